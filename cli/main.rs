@@ -14,8 +14,10 @@ mod operators;
 mod options;
 mod output;
 mod preview;
+mod reload;
 mod run;
 mod script;
+mod scripts;
 mod security;
 mod serve;
 mod serving;
@@ -54,12 +56,14 @@ enum Command {
     Preview(preview::Arguments),
     /// Show how a pipeline will run: snapshot, windows, plan.
     Explain(explain::Arguments),
-    /// Serve the pipelines of a script over Arrow Flight.
+    /// Serve the pipelines of scripts over Arrow Flight.
     Serve(Box<serve::Arguments>),
     /// Compute windows for a dispatcher, together with other workers.
     Worker(Box<worker::Arguments>),
     /// Show the state of a dispatcher: feeds, windows, workers, readers.
     Status(status::Arguments),
+    /// Let a server open its scripts again: those that changed, were added or were removed.
+    Reload(reload::Arguments),
     /// List the preprocessing operators, or describe one.
     Operators(operators::Arguments),
     /// List the file formats of tables.
@@ -84,6 +88,7 @@ fn main() -> ExitCode {
                 Command::Serve(arguments) => serve::execute(*arguments).await,
                 Command::Worker(arguments) => worker::execute(*arguments).await,
                 Command::Status(arguments) => status::execute(arguments).await,
+                Command::Reload(arguments) => reload::execute(arguments).await,
                 Command::Operators(arguments) => operators::execute(&arguments),
                 Command::Formats(arguments) => formats::execute(&arguments),
                 Command::Sql(arguments) => sql::execute(arguments).await,

@@ -27,13 +27,6 @@ impl ScriptArguments {
         Ok(session)
     }
 
-    /// Like [`open`](Self::open), but a table that cannot be opened fails only the pipelines that read it.
-    pub(crate) async fn open_what_opens(&self) -> Result<Session> {
-        let (session, text) = self.read()?;
-        session.execute_what_opens(&self.file.display().to_string(), &text).await?;
-        Ok(session)
-    }
-
     fn read(&self) -> Result<(Session, String)> {
         let session = session(&self.session.0, self.file.parent().unwrap_or(Path::new("")))?;
         Ok((session, read(&self.file)?))

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Args;
 use forebay_flight_client::{ClientTls, ConnectOptions};
-use forebay_flight_server::{Access, AccessTokens, CertificateRoles, Security, ServerTls};
+use forebay_flight_server::{Access, AccessTokens, CertificateRoles, Reload, Security, ServerTls};
 
 use crate::exit::refuse;
 use crate::script;
@@ -47,8 +47,9 @@ pub(crate) struct ServerSecurity {
 }
 
 impl ServerSecurity {
-    /// Reads the files, and refuses options that would let anyone on the network read the feeds.
-    pub(crate) fn open(&self, host: IpAddr) -> Result<Security> {
+    /// Reads the files, and refuses options that would let anyone on the network read the feeds. `reload` asks the
+    /// server to read the files again.
+    pub(crate) fn open(&self, host: IpAddr, reload: Reload) -> Result<Security> {
         let token_file = self.token_file.as_ref().or(self.worker_token_file.as_ref());
         let lacks = match (&self.tls_cert, token_file, &self.tls_client_ca) {
             (None, None, _) => Some("neither TLS nor tokens"),
@@ -78,18 +79,17 @@ impl ServerSecurity {
             Some(roles) => tls.map(|tls| tls.with_roles(roles)),
             None => tls,
         };
-        Ok(Security { access, tls, insecure: self.insecure })
+        Ok(Security { access, tls, insecure: self.insecure, reload })
     }
 
     /// Returns how this process connects to the others of its cluster: with the first token of its file, and its own
     /// certificate.
-    pub(crate) fn connect(&self) -> Result<ConnectOptions> {
-        let token = self.worker_token_file.as_deref().or(self.token_file.as_deref());
-        let token = token.map(AccessTokens::first).transpose()?;
+    pub(crate) fn connect(&self) -> ConnectOptions {
+        let token_file = self.worker_token_file.clone().or(self.token_file.clone());
         // Shown to servers that ask for a client certificate.
         let (certificate, key) = (self.tls_cert.clone(), self.tls_key.clone());
         let tls = ClientTls { ca: self.tls_ca.clone(), certificate, key, server_name: None };
-        Ok(ConnectOptions { token, tls, insecure: self.insecure, ..ConnectOptions::default() })
+        ConnectOptions { token_file, tls, insecure: self.insecure, ..ConnectOptions::default() }
     }
 }
 
@@ -99,6 +99,9 @@ pub(crate) struct ClientSecurity {
     /// Token to send to the server; other users of this machine can see arguments, but not FOREBAY_TOKEN.
     #[arg(long, value_name = "TEXT", env = "FOREBAY_TOKEN", hide_env_values = true)]
     token: Option<String>,
+    /// File with the token to send, in its first line, unless --token gives one. It is read again when it changes.
+    #[arg(long, value_name = "FILE", env = "FOREBAY_TOKEN_FILE")]
+    token_file: Option<PathBuf>,
     /// CA that signed the server's certificate (PEM) [default: the system's].
     #[arg(long, value_name = "FILE")]
     tls_ca: Option<PathBuf>,
@@ -133,6 +136,7 @@ impl ClientSecurity {
         ConnectOptions {
             // An empty variable means that there is no token.
             token: self.token.clone().filter(|token| !token.is_empty()),
+            token_file: self.token_file.clone(),
             tls: ClientTls {
                 ca: self.tls_ca.clone(),
                 certificate: self.tls_cert.clone(),

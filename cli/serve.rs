@@ -1,22 +1,27 @@
-//! `forebay serve`: serves the pipelines of a script over Arrow Flight until it is stopped.
+//! `forebay serve`: serves the pipelines of scripts over Arrow Flight until it is stopped.
 
-use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Result;
 use clap::Args;
-use forebay_engine::{Error, ErrorKind, FeedOptions, ReadOptions, Session};
-use forebay_flight_server::Roles;
+use forebay_engine::SessionOptions;
+use forebay_flight_server::{Roles, Scripts};
 use serde_json::json;
 
 use crate::options::Flags;
-use crate::script::{self, ScriptArguments};
-use crate::serving::{self, BoundServer, ServingArguments};
+use crate::script;
+use crate::scripts::ScriptFiles;
+use crate::serving::{BoundServer, ServingArguments, until_interrupted_again};
 
 #[derive(Args)]
 pub(crate) struct Arguments {
+    /// SQL files that create tables and pipelines, and folders of such files (*.sql); relative locations in a script
+    /// are relative to its folder.
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
     #[command(flatten)]
-    script: ScriptArguments,
+    session: Flags<SessionOptions>,
     /// Port to listen on; 0 takes a free port.
     #[arg(long, default_value_t = 7070)]
     port: u16,
@@ -28,25 +33,20 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
-    let Arguments { script, port, no_worker, serving } = arguments;
+    let Arguments { files, session, port, no_worker, serving } = arguments;
     // Bind the port first. A script over a large dataset takes a while, which would be wasted if the port is taken.
-    let listening = serving.listen(port, !no_worker).await?;
-    let (windows_bytes, options) = serving.memory(script.session.0.clone());
-    let session = ScriptArguments { session: Flags(options), ..script }.open_what_opens().await?;
+    let (listening, signals) = serving.listen(port, !no_worker).await?;
+    let (windows_bytes, options) = serving.memory(session.0);
+    let session = Arc::new(script::session(&options, Path::new(""))?);
     let uri = listening.server.uri();
-    let (pipelines, failed) = opened(&session)?;
-    if pipelines.is_empty() {
-        let first = failed.into_values().next();
-        return Err(first.map_or_else(script::no_pipeline, anyhow::Error::from));
-    }
-    for (table, error) in &session.broken().tables {
-        tracing::error!(%table, kind = ?error.kind(), %error, "table not opened");
-    }
-    for (pipeline, error) in &failed {
-        tracing::error!(%pipeline, kind = ?error.kind(), %error, "pipeline not served; its readers get this error");
-    }
-    // Install the signal handlers before announcing the server, because a user who knows of it may stop it.
-    let stop = serving::stop()?;
+    // Before anything takes long or is announced, so that the process can be stopped in order from now on.
+    let mut stop = signals.stop()?;
+    let scripts = tokio::select! {
+        opened = ScriptFiles::open(files, Arc::clone(&session)) => Arc::new(opened?),
+        () = &mut stop => return Ok(()),
+    };
+    let pipelines = scripts.pipelines().await;
+    let failed = scripts.broken_pipelines().await;
     let text = [
         format!("serving {} on {uri}", pipelines.join(", ")),
         format!("read with: forebay run --connect {uri} --pipeline NAME   (Ctrl-C stops)"),
@@ -61,25 +61,15 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
     let local_socket = !serving.no_local_socket;
     let drain_timeout = serving.drain_timeout();
     let advertise = serving.advertise;
-    let roles = Roles { dispatchers: Vec::new(), worker_memory_bytes, advertise, local_socket, drain_timeout, connect };
-    Ok(server.run(Arc::new(session), roles, stop).await?)
-}
-
-/// Opens every pipeline now, so that the user who starts the server sees errors, and not the first trainer. Returns the
-/// pipelines that can be read, and the errors of those over damaged files, which must not keep the others from
-/// starting.
-fn opened(session: &Session) -> Result<(Vec<String>, BTreeMap<String, Error>)> {
-    let mut failed = session.broken().pipelines;
-    let mut pipelines = Vec::new();
-    for pipeline in session.pipelines() {
-        let feed = session.open(&pipeline, &FeedOptions::default());
-        match feed.and_then(|feed| feed.expected_samples(&ReadOptions::default())) {
-            Ok(_) => pipelines.push(pipeline),
-            Err(error) if error.kind() == ErrorKind::Data => {
-                failed.insert(pipeline, error);
-            }
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok((pipelines, failed))
+    let scripts = Some(scripts as Arc<dyn Scripts>);
+    let roles = Roles {
+        dispatchers: Vec::new(),
+        worker_memory_bytes,
+        advertise,
+        local_socket,
+        drain_timeout,
+        connect,
+        scripts,
+    };
+    until_interrupted_again(server.run(session, roles, stop)).await
 }

@@ -7,11 +7,11 @@ use anyhow::Result;
 use clap::Args;
 use forebay_engine::SessionOptions;
 use forebay_flight_client::ConnectOptions;
-use forebay_flight_server::Server;
+use forebay_flight_server::{Reload, Server};
 use serde_json::Value;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::exit::refuse;
+use crate::exit::{Interrupted, refuse};
 use crate::memory::MemoryDefaults;
 use crate::metrics::MetricsArguments;
 use crate::output::{self, Format};
@@ -59,15 +59,17 @@ pub(crate) struct BoundServer {
 
 impl ServingArguments {
     /// Checks the options and binds the ports.
-    pub(crate) async fn listen(&self, port: u16, computes: bool) -> Result<BoundServer> {
-        let security = self.security.open(self.host)?;
-        let connect = self.security.connect()?;
+    pub(crate) async fn listen(&self, port: u16, computes: bool) -> Result<(BoundServer, Signals)> {
+        // Without a handler, the signal would end the process.
+        let (hangup, reload) = (signal(SignalKind::hangup())?, Reload::default());
+        let security = self.security.open(self.host, reload.clone())?;
+        let connect = self.security.connect();
         if computes {
             check_advertised(self.host, self.advertise.as_deref())?;
         }
         let server = Server::bind(SocketAddr::new(self.host, port)).await?.secure(security);
         let (server, metrics) = self.metrics.of(server, self.host).await?;
-        Ok(BoundServer { server, connect, metrics })
+        Ok((BoundServer { server, connect, metrics }, Signals { hangup, reload }))
     }
 
     /// The memory for windows, and the session's options with the default of the memory for joined tables: the given
@@ -106,15 +108,41 @@ impl ServingArguments {
     }
 }
 
-/// Installs signal handlers, and returns a future that completes when the process is interrupted or terminated.
-pub(crate) fn stop() -> Result<impl Future<Output = ()> + Send + 'static> {
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-    Ok(async move {
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-        }
-    })
+/// The signals of a process that serves.
+pub(crate) struct Signals {
+    hangup: Signal,
+    reload: Reload,
+}
+
+impl Signals {
+    /// Installs the other handlers, and returns a future that completes when the process is interrupted or terminated.
+    /// Until then, a hangup makes the server read its files again.
+    pub(crate) fn stop(self) -> Result<impl Future<Output = ()> + Send + Unpin + 'static> {
+        let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        let Self { mut hangup, reload } = self;
+        Ok(Box::pin(async move {
+            loop {
+                tokio::select! {
+                    _ = interrupt.recv() => return,
+                    _ = terminate.recv() => return,
+                    Some(()) = hangup.recv() => reload.ask(),
+                }
+            }
+        }))
+    }
+}
+
+/// Runs a server to its end, unless the user interrupts the process a second time.
+pub(crate) async fn until_interrupted_again(serving: impl Future<Output = forebay_engine::Result<()>>) -> Result<()> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let again = async {
+        interrupt.recv().await;
+        interrupt.recv().await;
+    };
+    tokio::select! {
+        served = serving => Ok(served?),
+        () = again => Err(Interrupted("interrupted while trainers were still reading".to_owned()).into()),
+    }
 }
 
 /// Refuses an advertised address that no trainer can connect to. Trainers would silently lose such a worker.

@@ -64,16 +64,23 @@ fn print(status: &ClusterStatus) -> Result<()> {
             megabytes(worker.held_bytes),
             megabytes(worker.memory_bytes),
             format!("{:.1} s", worker.silent_ms as f64 / 1e3),
-            match &worker.refused[..] {
-                [] if worker.draining => "draining".to_owned(),
-                [] => "computing".to_owned(),
-                refused => format!("refuses {} feeds: {}", refused.len(), refused[0].1.message),
+            match (&worker.refused[..], &worker.store_wait) {
+                ([], _) if worker.draining => "draining".to_owned(),
+                ([], Some(wait)) => {
+                    let (requests, seconds) = (wait.requests, wait.oldest_ms as f64 / 1e3);
+                    format!("waits for a store: {requests} requests, the oldest for {seconds:.0} s: {}", wait.object)
+                }
+                ([], None) => "computing".to_owned(),
+                (refused, _) => format!("refuses {} feeds: {}", refused.len(), refused[0].1.message),
             },
         ]);
     }
     match &status.workers[..] {
         [] => output::line("no worker is in contact: start one with `forebay worker --dispatcher URI`")?,
         _ => output::table(&workers)?,
+    }
+    for (script, error) in &status.scripts_failed {
+        output::line(&format!("\nthe script {script} could not be opened again: {error}"))?;
     }
     for feed in &status.feeds {
         output::line(&format!(

@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::exit::refuse;
 use crate::options::WorkerFlags;
 use crate::script;
-use crate::serving::{self, BoundServer, ServingArguments};
+use crate::serving::{BoundServer, ServingArguments, until_interrupted_again};
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -50,13 +50,13 @@ fn dispatchers(list: &str) -> Result<Vec<String>> {
 pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
     let Arguments { dispatcher, port, session, serving } = arguments;
     let dispatchers = dispatchers(&dispatcher)?;
-    let listening = serving.listen(port, true).await?;
+    let (listening, signals) = serving.listen(port, true).await?;
     // Windows have the memory of `serving`.
     let (windows_bytes, options) = serving.memory(session.0);
     let options = SessionOptions { window_memory_limit: Some(0), ..options };
     let session = script::session(&options, Path::new(""))?;
     let uri = serving.advertise.clone().unwrap_or_else(|| listening.server.uri());
-    let stop = serving::stop()?;
+    let stop = signals.stop()?;
     let text = format!("computing for {} on {uri}   (Ctrl-C drains and stops)", dispatchers.join(", "));
     serving.say(&listening, json!({ "uri": uri, "dispatchers": dispatchers }), &[text])?;
     let BoundServer { server, connect, .. } = listening;
@@ -64,6 +64,7 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
     let local_socket = !serving.no_local_socket;
     let drain_timeout = serving.drain_timeout();
     let advertise = serving.advertise;
-    let roles = Roles { dispatchers, worker_memory_bytes, advertise, local_socket, drain_timeout, connect };
-    Ok(server.run(Arc::new(session), roles, stop).await?)
+    let roles =
+        Roles { dispatchers, worker_memory_bytes, advertise, local_socket, drain_timeout, connect, scripts: None };
+    until_interrupted_again(server.run(Arc::new(session), roles, stop)).await
 }

@@ -17,7 +17,7 @@ use feed::OpenFeed;
 
 use crate::changes::{Followed, Kept, Known};
 use crate::clock::Millis;
-use crate::messages::{Granted, HeldState, Holding, Report, WorkerReply, WorkerSync};
+use crate::messages::{Granted, HeldState, Holding, Report, StoreWait, WorkerReply, WorkerSync};
 use crate::place::Place;
 use crate::rules::{Rule, holds};
 use crate::sequencer::{Event, Sequencer, WorkerId, WorkerLimits};
@@ -102,6 +102,7 @@ struct WorkerContact {
     computing: usize,
     draining: bool,
     refused: BTreeMap<Arc<str>, Report>,
+    store_wait: Option<StoreWait>,
     /// Its leases as of the last answer, and those that it knows.
     told: Kept<WindowKey, Granted>,
     known: Known,
@@ -209,6 +210,7 @@ impl<P: Plan> Dispatcher<P> {
             computing: 0,
             draining: false,
             refused: BTreeMap::new(),
+            store_wait: None,
             told: Kept::new(version),
             known: Known::default(),
             places: Vec::new(),
@@ -223,6 +225,7 @@ impl<P: Plan> Dispatcher<P> {
         worker.memory_bytes = sync.memory_bytes;
         worker.computing = sync.computing;
         worker.draining = sync.draining;
+        worker.store_wait.clone_from(&sync.store_wait);
         worker.known = sync.leases;
         if worker.refused.len() != sync.refused.len() || !sync.refused.is_empty() {
             self.revision += 1;

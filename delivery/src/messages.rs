@@ -41,6 +41,20 @@ pub struct WorkerSync {
     pub held: Changes<WindowKey, Holding>,
     /// Feeds that the worker cannot compute, with the reason.
     pub refused: Vec<(Arc<str>, Report)>,
+    /// What it waits for from object stores, if it has waited for long.
+    #[serde(default)]
+    pub store_wait: Option<StoreWait>,
+}
+
+/// Requests to object stores that have waited for five seconds or more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreWait {
+    /// Their number.
+    pub requests: u64,
+    /// Milliseconds that the oldest has waited, with all its retries.
+    pub oldest_ms: u64,
+    /// What the oldest asks for.
+    pub object: String,
 }
 
 /// How a worker holds a window.
@@ -271,6 +285,7 @@ mod tests {
             windows: 4,
             held: Changes { known: (Known::default(), known), is_all: true, changed: held.into() },
             refused: vec![("0f3a".into(), report.clone())],
+            store_wait: Some(StoreWait { requests: 1, oldest_ms: u64::MAX, object: "http://s3/x".into() }),
         });
         // Thirds are not exact in decimal; the largest number stands for an unknown number of reads.
         let shares = [0.0, 1.0 / 3.0, 1.0 / 7.0 + 1.0, f64::MAX];

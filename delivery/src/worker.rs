@@ -106,6 +106,7 @@ impl Worker {
             windows: self.held.iter().count(),
             held,
             refused: self.refused.iter().map(|(feed, report)| (Arc::clone(feed), report.clone())).collect(),
+            store_wait: None,
         }
     }
 

@@ -69,7 +69,7 @@ pub use forebay_arrays as arrays;
 pub use forebay_arrays::digest;
 
 /// The file formats of tables: their descriptors and their reference.
-pub use forebay_storage::formats;
+pub use forebay_storage::{StoreWait, formats};
 
 /// The preprocessing operators: their descriptors and their reference.
 pub use forebay_operators as operators;

@@ -17,7 +17,7 @@ use crate::probe;
 use crate::read_plan::ReadPlan;
 use crate::remote::RemoteReader;
 use crate::status::{not_forebay, sent_error};
-use crate::wire::{FeedMetadata, StreamRequest, TraceCall, Traced, actions};
+use crate::wire::{FeedMetadata, ReloadCall, ScriptReport, StreamRequest, TraceCall, Traced, actions};
 
 /// Pause between attempts to connect to a server that is not up yet, and to call one whose connection broke.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
@@ -137,6 +137,16 @@ impl Client {
     /// `Unavailable` if the server does not answer or is not a dispatcher.
     pub async fn status(&mut self) -> Result<ClusterStatus> {
         self.act(Action::new(actions::STATUS, "")).await
+    }
+
+    /// Asks the server to open its scripts again: those that changed, or `all`.
+    ///
+    /// # Errors
+    /// `Denied` without an operator's token; `Unsupported` for a server without scripts; `Unavailable` if the server
+    /// does not answer.
+    pub async fn reload(&mut self, all: bool) -> Result<Vec<ScriptReport>> {
+        let body = serde_json::to_vec(&ReloadCall { all }).expect("plain data becomes JSON");
+        self.act(Action::new(actions::RELOAD, body)).await
     }
 
     fn schema(&self, info: FlightInfo) -> Result<Schema> {

@@ -14,10 +14,12 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use tonic::{Request, Status};
 
+use crate::last_read::LastRead;
 use crate::local;
 use crate::pem::PemFile;
 use crate::secret;
 use crate::status::{root_cause, tls_failure};
+use crate::token_file::read_own_token;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Without keep-alive, a client would wait forever for a server whose machine vanished.
@@ -49,6 +51,9 @@ pub(crate) type Carrier = InterceptedService<Channel, Bearer>;
 pub struct ConnectOptions {
     /// The token that proves to the server that this client may call it, if the server requires one.
     pub token: Option<String>,
+    /// A file whose first token is sent, if there is no `token`. It is read again for each request, so a new token
+    /// needs no new connection.
+    pub token_file: Option<PathBuf>,
     /// Certificates, for URIs such as `grpc+tls://HOST:PORT`.
     pub tls: ClientTls,
     /// Sends the token in plain text to other machines too, where anyone on the network path can read it.
@@ -58,6 +63,8 @@ pub struct ConnectOptions {
     pub patience: Option<Duration>,
     /// Bytes to receive ahead of the loop, about; default 64 MiB.
     pub buffer_bytes: Option<u64>,
+    /// What was read last from the files of token and certificates: used while a file is missing or wrong.
+    pub last_read: LastRead,
 }
 
 /// Certificates of a client, as PEM files.
@@ -77,6 +84,7 @@ impl fmt::Debug for ConnectOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ConnectOptions")
             .field("token", &self.token.as_ref().map(|_| "(hidden)"))
+            .field("token_file", &self.token_file)
             .field("tls", &self.tls)
             .field("insecure", &self.insecure)
             .field("patience", &self.patience)
@@ -102,7 +110,7 @@ impl ClientTls {
         config = match &self.ca {
             Some(path) => {
                 let file = PemFile::read("CA certificate", path)?;
-                file.certificates()?;
+                file.ca_validity()?;
                 config.ca_certificate(Certificate::from_pem(file.bytes()))
             }
             None => config.with_native_roots(),
@@ -114,7 +122,7 @@ impl ClientTls {
             (None, None) => Ok(config),
             (Some(certificate), Some(key)) => {
                 let certificate = PemFile::read("client certificate", certificate)?;
-                certificate.certificates()?;
+                certificate.chain_validity()?;
                 let key = PemFile::read("client key", key)?;
                 key.private_key()?;
                 Ok(config.identity(Identity::from_pem(certificate.bytes(), key.bytes())))
@@ -150,28 +158,44 @@ impl ClientTls {
 #[derive(Clone)]
 pub(crate) struct Bearer {
     token: Option<MetadataValue<Ascii>>,
+    /// The file of the token, if it is in a file.
+    file: Option<(PathBuf, LastRead)>,
     /// The server's address, if it is on loopback.
     server: Option<SocketAddr>,
 }
 
 impl Bearer {
-    fn new(token: Option<&str>) -> Result<Self> {
-        let Some(token) = token else { return Ok(Self { token: None, server: None }) };
-        // The message must not contain the token.
-        let value =
-            format!("Bearer {token}").parse().ok().filter(|_| token.bytes().all(|byte| byte.is_ascii_graphic()));
-        let mut value: MetadataValue<Ascii> = value.ok_or_else(|| {
-            invalid("the token has characters that a header cannot hold", "a token is visible ASCII without spaces")
-        })?;
-        value.set_sensitive(true);
-        Ok(Self { token: Some(value), server: None })
+    fn new(options: &ConnectOptions) -> Result<Self> {
+        let token = options.token.as_deref().map(header).transpose()?;
+        let file = options.token_file.clone().filter(|_| token.is_none());
+        let bearer = Self { token, file: file.map(|path| (path, options.last_read.clone())), server: None };
+        bearer.current()?;
+        Ok(bearer)
     }
+
+    /// The token to send now.
+    fn current(&self) -> Result<Option<MetadataValue<Ascii>>> {
+        let Some((path, last_read)) = &self.file else { return Ok(self.token.clone()) };
+        last_read.token(read_own_token(path).and_then(|token| header(&token))).map(Some)
+    }
+}
+
+/// The header with a token.
+fn header(token: &str) -> Result<MetadataValue<Ascii>> {
+    let value = format!("Bearer {token}").parse().ok().filter(|_| token.bytes().all(|byte| byte.is_ascii_graphic()));
+    // The message must not contain the token.
+    let mut value: MetadataValue<Ascii> = value.ok_or_else(|| {
+        invalid("the token has characters that a header cannot hold", "a token is visible ASCII without spaces")
+    })?;
+    value.set_sensitive(true);
+    Ok(value)
 }
 
 impl Interceptor for Bearer {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
-        if let Some(token) = &self.token {
-            request.metadata_mut().insert("authorization", token.clone());
+        // Reading succeeded once, so there is a token.
+        if let Some(token) = self.current().ok().flatten() {
+            request.metadata_mut().insert("authorization", token);
         }
         // Read each time: a server that restarted at the same address has another secret.
         let secret = self.server.and_then(secret::read).and_then(|secret| secret.parse::<MetadataValue<Ascii>>().ok());
@@ -195,7 +219,8 @@ pub(crate) async fn connect(uri: &str, options: &ConnectOptions) -> Result<Autho
 
 /// Like [`connect`], for requests that are not made by tonic. Uses the socket `local` if it exists on this machine.
 pub(crate) async fn carrier(uri: &str, local: Option<&Path>, options: &ConnectOptions) -> Result<Carrier> {
-    let mut bearer = Bearer::new(options.token.as_deref())?;
+    let mut bearer = Bearer::new(options)?;
+    let has_token = bearer.token.is_some() || bearer.file.is_some();
     let (tls, address) = split(uri)?;
     let mut endpoint = endpoint(uri, tls, address)?;
     bearer.server = endpoint.uri().port_u16().and_then(|port| secret::address(endpoint.uri().host()?, port));
@@ -213,12 +238,16 @@ pub(crate) async fn carrier(uri: &str, local: Option<&Path>, options: &ConnectOp
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .max_frame_size(FRAME_BYTES);
     if tls {
-        let config = options.tls.config()?;
-        endpoint = endpoint.tls_config(config).map_err(|error| options.tls.unusable(&root_cause(&error)))?;
+        let with = |endpoint: &Endpoint, config: ClientTlsConfig| {
+            let configured = endpoint.clone().tls_config(config);
+            configured.map_err(|error| options.tls.unusable(&root_cause(&error)))
+        };
+        let read = options.tls.config().and_then(|config| with(&endpoint, config.clone()).map(|_| config));
+        endpoint = with(&endpoint, options.last_read.tls(read)?)?;
     } else if options.tls.is_given() {
         let message = format!("TLS options were given, but \"{uri}\" is plain text");
         return Err(invalid(&message, "write grpc+tls://HOST:PORT"));
-    } else if options.token.is_some() && !options.insecure && !endpoint.uri().host().is_some_and(is_loopback) {
+    } else if has_token && !options.insecure && !endpoint.uri().host().is_some_and(is_loopback) {
         let message = format!("the token would go to {uri} as plain text, which anyone on the way can read");
         let hint = "write grpc+tls:// for a server with TLS, or set the option \"insecure\" on a network you trust";
         return Err(invalid(&message, hint));
@@ -311,7 +340,7 @@ mod tests {
     #[test]
     fn a_token_is_one_visible_word() {
         for token in ["", "with space", "line\nbreak", "ümlaut"] {
-            let refused = Bearer::new(Some(token)).map(|_| ());
+            let refused = header(token).map(|_| ());
             assert_eq!(refused.is_err(), !token.is_empty(), "{token:?}");
             if let Err(error) = refused {
                 assert!(!error.to_string().contains(token));

@@ -29,6 +29,7 @@ mod followed;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+mod last_read;
 pub mod local;
 mod messages;
 pub mod pem;
@@ -43,14 +44,18 @@ pub mod secret;
 mod snapshots;
 mod status;
 mod streams;
+pub mod token_file;
 mod transport;
+pub mod validity;
 mod waiting;
+pub mod wall_clock;
 
 pub use client::{Client, PipelineInfo, RemoteFeed};
 pub use connect::{ClientTls, ConnectOptions};
 pub use dispatcher::{Dispatch, DispatcherClient, addresses};
 pub use forebay_protocol::wire;
 pub use forebay_protocol::wire::{BatchMetadata, FeedMetadata, StreamRequest};
+pub use last_read::LastRead;
 pub use read_plan::ReadPlan;
 pub use remote::RemoteReader;
 pub use transport::{SliceError, SliceRows, SliceStream, SliceTransport};

@@ -7,6 +7,9 @@ use forebay_protocol::{Error, ErrorKind, Result};
 use rustls_pki_types::pem::{self, PemObject};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
+use crate::validity::Validity;
+use crate::wall_clock::now_unix_seconds;
+
 /// The content of a PEM file, and its purpose.
 pub struct PemFile {
     what: &'static str,
@@ -46,6 +49,33 @@ impl PemFile {
             return Err(self.lacks("certificate", "give a file with a section \"-----BEGIN CERTIFICATE-----\""));
         }
         Ok(certificates)
+    }
+
+    /// When all certificates of this chain are valid, if they say so.
+    ///
+    /// # Errors
+    /// `Invalid` for a chain that is not valid now, and the errors of [`certificates`](Self::certificates).
+    pub fn chain_validity(&self) -> Result<Option<Validity>> {
+        self.validity(Validity::and)
+    }
+
+    /// When one of these CA certificates is valid, if they say so.
+    ///
+    /// # Errors
+    /// `Invalid` if none of them is valid now, and the errors of [`certificates`](Self::certificates).
+    pub fn ca_validity(&self) -> Result<Option<Validity>> {
+        self.validity(Validity::or)
+    }
+
+    fn validity(&self, combine: fn(Validity, Validity) -> Validity) -> Result<Option<Validity>> {
+        let certificates = self.certificates()?;
+        let validity = certificates.iter().filter_map(|certificate| Validity::of(certificate)).reduce(combine);
+        match validity.and_then(|validity| validity.refusal(now_unix_seconds())) {
+            Some(how) => Err(self.wrong(&how).with_hint(
+                "give a certificate that is valid now; `openssl x509 -noout -dates -in FILE` shows the dates of one",
+            )),
+            None => Ok(validity),
+        }
     }
 
     /// Its private key.

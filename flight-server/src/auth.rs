@@ -4,22 +4,21 @@
 //! with the request.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use blake3::Hash;
 use forebay_engine::{Error, ErrorKind, Result};
 use forebay_flight_client::secret;
+use forebay_flight_client::token_file::{TokenRole, read_tokens};
+use parking_lot::RwLock;
 use tonic::service::Interceptor;
 use tonic::{Request, Status};
 
-use crate::caller::{Caller, Peer, Proof};
+use crate::caller::{Caller, Peer, Pipelines, Proof};
+use crate::logins::FailedLogins;
 use crate::status::status;
 
-/// Shorter tokens can be guessed.
-const TOKEN_LENGTH_MIN: usize = 16;
-/// Longer tokens come close to the limit on a request's headers.
-const TOKEN_LENGTH_MAX: usize = 4096;
 /// Advice for a refused worker. At this point the server does not know whether the caller is a worker.
 const WORKERS: &str =
     "a worker needs the option \"worker_token_file\", or the option \"token_file\" if the dispatcher has only that one";
@@ -33,79 +32,73 @@ const CERTIFICATE: &str = "give yours with the option \"tls.cert\" and the optio
 ///
 /// Only hashes are kept: comparing hashes takes constant time for any length, and a hash cannot leak its token.
 #[derive(Clone)]
-pub struct AccessTokens(Arc<[Hash]>);
+pub struct AccessTokens {
+    file: Arc<Path>,
+    /// Shared by all clones.
+    known: Arc<RwLock<Vec<Known>>>,
+}
+
+/// A token, and what its line says of it.
+#[derive(Clone)]
+struct Known {
+    hash: Hash,
+    role: Option<TokenRole>,
+    pipelines: Pipelines,
+}
 
 impl AccessTokens {
-    /// Reads one token per line. Skips empty lines and lines that begin with `#`.
+    /// Reads one token per line, which may say more: see [`read_tokens`]. Skips empty lines and lines that begin with
+    /// `#`.
     ///
     /// # Errors
     /// `Invalid` for a file that cannot be read, has no token, or has a token that is too short, too long or not
     /// visible ASCII. The error names the file and the line, never the token.
     pub fn read(path: &Path) -> Result<Self> {
-        let hashes = parse(path)?.iter().map(|token| blake3::hash(token.as_bytes())).collect();
-        Ok(Self(hashes))
+        Ok(Self { file: path.into(), known: Arc::new(RwLock::new(known(path)?)) })
     }
 
-    /// The first token of a file: the one that a process of a cluster sends to the others.
+    /// Reads the file again. Requests are checked against its tokens from now on.
     ///
     /// # Errors
-    /// Those of [`read`](Self::read).
-    pub fn first(path: &Path) -> Result<String> {
-        Ok(parse(path)?.swap_remove(0))
+    /// Those of [`read`](Self::read); then nothing changes.
+    pub(crate) fn read_again(&self) -> Result<()> {
+        let known = known(&self.file)?;
+        *self.known.write() = known;
+        Ok(())
     }
 
-    /// Whether `token` is one of them. The time that this takes does not reveal which one.
-    fn accept(&self, token: &[u8]) -> bool {
+    pub(crate) fn path(&self) -> PathBuf {
+        self.file.to_path_buf()
+    }
+
+    /// The line of `token`, if it is one of them. Comparing takes the same time for each.
+    fn find(&self, token: &[u8]) -> Option<Known> {
         let given = blake3::hash(token);
-        // `Hash` compares in constant time; `|` does not short-circuit.
-        self.0.iter().fold(false, |found, known| found | (*known == given))
+        // `Hash` compares in constant time, and all are compared.
+        let known = self.known.read();
+        let found: Vec<_> = known.iter().filter(|known| known.hash == given).collect();
+        found.first().map(|&known| known.clone())
+    }
+
+    #[cfg(test)]
+    fn accept(&self, token: &[u8]) -> bool {
+        self.find(token).is_some()
     }
 }
 
-/// The tokens in a file, at least one.
-fn parse(path: &Path) -> Result<Vec<String>> {
-    let of = |what: String| Error::new(ErrorKind::Invalid, format!("the token file \"{}\" {what}", path.display()));
-    let text = match std::fs::read_to_string(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let missing = format!("the token file \"{}\" does not exist", path.display());
-            return Err(Error::new(ErrorKind::NotFound, missing).with_hint("check the path"));
-        }
-        read => read.map_err(|error| of(format!("cannot be read: {error}")))?,
-    };
-    // Some editors begin a file with a byte order mark.
-    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
-    let mut tokens = Vec::new();
-    for (number, line) in (1..).zip(text.lines()) {
-        let token = line.trim();
-        if token.is_empty() || token.starts_with('#') {
-            continue;
-        }
-        check(token).map_err(|what| {
-            of(format!("has an invalid token in line {number}: it {what}"))
-                .with_hint("make one with: openssl rand -base64 32")
-        })?;
-        tokens.push(token.to_owned());
-    }
-    if tokens.is_empty() {
-        return Err(of("has no token".to_owned()).with_hint("write one token per line: openssl rand -base64 32"));
-    }
-    Ok(tokens)
+fn known(path: &Path) -> Result<Vec<Known>> {
+    let lines = read_tokens(path)?.into_iter();
+    let known = lines.map(|line| Known {
+        hash: blake3::hash(line.token.as_bytes()),
+        role: line.role,
+        pipelines: Pipelines(line.pipelines),
+    });
+    Ok(known.collect())
 }
 
 impl fmt::Debug for AccessTokens {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Tokens({})", self.0.len())
-    }
-}
-
-fn check(token: &str) -> Result<(), String> {
-    if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err("is not one word of visible ASCII".to_owned());
-    }
-    match token.len() {
-        ..TOKEN_LENGTH_MIN => Err(format!("is shorter than {TOKEN_LENGTH_MIN} characters")),
-        TOKEN_LENGTH_MIN..=TOKEN_LENGTH_MAX => Ok(()),
-        _ => Err(format!("is longer than {TOKEN_LENGTH_MAX} characters")),
+        write!(f, "Tokens({})", self.known.read().len())
     }
 }
 
@@ -132,10 +125,27 @@ pub(crate) enum Gate {
     User(Option<Hash>),
 }
 
-impl Interceptor for Gate {
+/// A gate, and the count of those whom it did not let pass.
+#[derive(Clone)]
+pub(crate) struct Guard {
+    pub(crate) gate: Gate,
+    pub(crate) failed: Arc<FailedLogins>,
+}
+
+/// Why a request did not pass: a word for the metric, and what the client is told.
+struct Refusal {
+    reason: &'static str,
+    message: &'static str,
+    hint: String,
+}
+
+impl Interceptor for Guard {
     fn call(&mut self, request: Request<()>) -> Result<Request<()>, Status> {
         let peer = request.extensions().get::<Peer>().cloned().unwrap_or_default();
-        let request = self.pass(request, &peer)?;
+        let request = self.gate.pass(request, &peer).map_err(|refusal| {
+            self.failed.add(refusal.reason, peer.address, refusal.message);
+            status(&Error::new(ErrorKind::Denied, refusal.message).with_hint(refusal.hint))
+        })?;
         // The connection of an accepted request may stay.
         peer.admission.admit();
         Ok(request)
@@ -143,24 +153,32 @@ impl Interceptor for Gate {
 }
 
 impl Gate {
-    fn pass(&self, mut request: Request<()>, peer: &Peer) -> Result<Request<()>, Status> {
+    fn pass(&self, mut request: Request<()>, peer: &Peer) -> Result<Request<()>, Refusal> {
         // Removed, so that no later code can log them.
         let token = request.metadata_mut().remove("authorization");
         let secret = request.metadata_mut().remove(secret::HEADER);
+        let mut pipelines = Pipelines::default();
         let caller = match self {
             Self::Open => Caller::Worker,
-            Self::Tokens(access) => access.caller(token.as_ref().map(|token| token.as_bytes()))?,
-            Self::Certificates => peer.certificate.ok_or_else(|| denied("no certificate was shown", CERTIFICATE))?,
+            Self::Tokens(access) => {
+                let (caller, of_token) = access.caller(token.as_ref().map(|token| token.as_bytes()))?;
+                pipelines = of_token;
+                caller
+            }
+            Self::Certificates => {
+                peer.certificate.ok_or_else(|| denied("no_certificate", "no certificate was shown", CERTIFICATE))?
+            }
             Self::User(known) => {
                 let given = secret.map(|secret| blake3::hash(secret.as_bytes()));
                 match given.is_some() && given == *known {
                     true => Caller::Worker,
                     false if peer.is_own_user => Caller::Reader(Proof::User),
-                    false => return Err(denied("this server answers only the user who runs it", USER)),
+                    false => return Err(denied("other_user", "this server answers only the user who runs it", USER)),
                 }
             }
         };
         request.extensions_mut().insert(caller);
+        request.extensions_mut().insert(pipelines);
         Ok(request)
     }
 }
@@ -172,35 +190,42 @@ impl Access {
     }
 
     /// The permissions of the token in this header.
-    fn caller(&self, header: Option<&[u8]>) -> Result<Caller, Status> {
+    fn caller(&self, header: Option<&[u8]>) -> Result<(Caller, Pipelines), Refusal> {
         let Some(header) = header else {
             let hint = "set FOREBAY_TOKEN, or send \"authorization: Bearer TOKEN\"";
-            return Err(denied("no token was sent", &format!("{hint}; {WORKERS}")));
+            return Err(denied("no_token", "no token was sent", &format!("{hint}; {WORKERS}")));
         };
         let token = header.split_at_checked(7).filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"Bearer "));
         let Some((_, token)) = token else {
-            return Err(denied("the authorization is not a bearer token", "send \"authorization: Bearer TOKEN\""));
+            let hint = "send \"authorization: Bearer TOKEN\"";
+            return Err(denied("no_bearer_token", "the authorization is not a bearer token", hint));
         };
         self.of_token(token.trim_ascii()).ok_or_else(|| {
             let hint = format!("ask the server's operator for a current token; {WORKERS}");
-            denied("the token is not one that this server knows", &hint)
+            denied("unknown_token", "the token is not one that this server knows", &hint)
         })
     }
 
-    fn of_token(&self, token: &[u8]) -> Option<Caller> {
-        let is_of = |tokens: &Option<AccessTokens>| tokens.as_ref().is_some_and(|tokens| tokens.accept(token));
+    /// What a token permits: what its line says, or else what its file is for.
+    fn of_token(&self, token: &[u8]) -> Option<(Caller, Pipelines)> {
+        let find = |tokens: &Option<AccessTokens>| tokens.as_ref().and_then(|tokens| tokens.find(token));
         // Both sets are always checked, so that the time is the same.
-        match (is_of(&self.workers), is_of(&self.readers)) {
-            (true, _) => Some(Caller::Worker),
-            (false, true) if self.workers.is_none() => Some(Caller::Worker),
-            (false, true) => Some(Caller::Reader(Proof::Token)),
-            (false, false) => None,
-        }
+        let (of_workers, of_readers) = (find(&self.workers), find(&self.readers));
+        let is_of_worker = of_workers.is_some() || self.workers.is_none();
+        let Known { role, pipelines, .. } = of_workers.or(of_readers)?;
+        let caller = match role {
+            Some(TokenRole::Worker) => Caller::Worker,
+            Some(TokenRole::Operator) => Caller::Operator,
+            Some(TokenRole::Reader) => Caller::Reader(Proof::Token),
+            None if is_of_worker => Caller::Worker,
+            None => Caller::Reader(Proof::Token),
+        };
+        Some((caller, pipelines))
     }
 }
 
-fn denied(message: &str, hint: &str) -> Status {
-    status(&Error::new(ErrorKind::Denied, message).with_hint(hint))
+fn denied(reason: &'static str, message: &'static str, hint: &str) -> Refusal {
+    Refusal { reason, message, hint: hint.to_owned() }
 }
 
 #[cfg(test)]
@@ -235,9 +260,9 @@ mod tests {
         for (text, phrase) in [
             ("", "has no token"),
             ("# none\n\n", "has no token"),
-            ("# one\nfifteen-letters", "line 2: it is shorter than 16 characters"),
-            ("two words, and long enough", "line 1: it is not one word"),
-            (&"x".repeat(5000), "line 1: it is longer than 4096"),
+            ("# one\nfifteen-letters", "line 2: the token is shorter than 16 characters"),
+            ("two-words-and-long enough", "line 1: the second word is no role"),
+            (&"x".repeat(5000), "line 1: the token is longer than 4096"),
         ] {
             let error = read(text).unwrap_err();
             assert!(error.message().contains(phrase), "{error}");
@@ -250,7 +275,8 @@ mod tests {
     #[test]
     fn the_gate_says_what_is_wrong() {
         let tokens = Some(read(&format!("{OLD}\n{NEW}")).unwrap());
-        let mut gate = Gate::Tokens(Access { readers: tokens, workers: None });
+        let gate = Gate::Tokens(Access { readers: tokens, workers: None });
+        let mut gate = Guard { gate, failed: Arc::default() };
         let mut ask = |header: Option<&str>| {
             let mut request = Request::new(());
             if let Some(header) = header {
@@ -277,6 +303,27 @@ mod tests {
             assert_eq!(refused.code(), Code::Unauthenticated);
             assert!(refused.message().starts_with(&format!("{message}\nhint: ")), "{}", refused.message());
         }
+        let counted = gate.failed.counts();
+        assert_eq!((counted["no_token"], counted["unknown_token"], counted["no_bearer_token"]), (1, 2, 4));
+    }
+
+    #[test]
+    fn a_file_that_changes_is_read_again_and_a_broken_one_changes_nothing() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), OLD).unwrap();
+        let tokens = AccessTokens::read(file.path()).unwrap();
+        let gate = tokens.clone();
+        std::fs::write(file.path(), format!("{NEW}\n{OLD}")).unwrap();
+        tokens.read_again().unwrap();
+        assert!(gate.accept(NEW.as_bytes()) && gate.accept(OLD.as_bytes()));
+        for broken in ["", "short"] {
+            std::fs::write(file.path(), broken).unwrap();
+            tokens.read_again().unwrap_err();
+            assert!(gate.accept(NEW.as_bytes()));
+        }
+        std::fs::write(file.path(), NEW).unwrap();
+        tokens.read_again().unwrap();
+        assert!(!gate.accept(OLD.as_bytes()), "a token that was removed is refused");
     }
 
     /// What the gate makes of a request with this secret from this peer.
@@ -286,7 +333,7 @@ mod tests {
             request.metadata_mut().insert(secret::HEADER, secret.parse().unwrap());
         }
         request.extensions_mut().insert(peer.clone());
-        let request = gate.clone().call(request);
+        let request = Guard { gate: gate.clone(), failed: Arc::default() }.call(request);
         assert_eq!(peer.admission.is_admitted(), request.is_ok());
         let request = request?;
         assert!(request.metadata().is_empty(), "the secret goes no further");
@@ -322,17 +369,43 @@ mod tests {
 
     #[test]
     fn a_token_is_worth_what_its_file_is_for() {
+        const READER: Caller = Caller::Reader(Proof::Token);
+        const WORKER: Caller = Caller::Worker;
+        let caller = |(caller, _): (Caller, Pipelines)| caller;
         let (readers, workers) = (Some(read(OLD).unwrap()), Some(read(NEW).unwrap()));
         let both = Access { readers: readers.clone(), workers: workers.clone() };
-        assert_eq!(both.of_token(OLD.as_bytes()), Some(Caller::Reader(Proof::Token)));
-        assert_eq!(both.of_token(NEW.as_bytes()), Some(Caller::Worker));
-        assert_eq!(both.of_token(b"another-token-altogether"), None);
+        assert_eq!(both.of_token(OLD.as_bytes()).map(caller), Some(READER));
+        assert_eq!(both.of_token(NEW.as_bytes()).map(caller), Some(WORKER));
+        assert_eq!(both.of_token(b"another-token-altogether").map(caller), None);
         let same = Access { readers: workers.clone(), workers: workers.clone() };
-        assert_eq!(same.of_token(NEW.as_bytes()), Some(Caller::Worker));
+        assert_eq!(same.of_token(NEW.as_bytes()).map(caller), Some(WORKER));
         for one in [Access { readers, workers: None }, Access { readers: None, workers }] {
             let known = if one.workers.is_some() { NEW } else { OLD };
-            assert_eq!(one.of_token(known.as_bytes()), Some(Caller::Worker));
+            assert_eq!(one.of_token(known.as_bytes()).map(caller), Some(WORKER));
             assert_eq!([OLD, NEW].iter().filter(|token| one.of_token(token.as_bytes()).is_some()).count(), 1);
         }
+    }
+
+    #[test]
+    fn a_line_says_what_its_token_is_worth() {
+        let reader = format!("{OLD} reader train,eval\n{NEW} operator\n{NEW}2 worker\n{NEW}3");
+        let readers = Access { readers: Some(read(&reader).unwrap()), workers: None };
+        let of = |access: &Access, token: &str| access.of_token(token.as_bytes()).unwrap();
+        let (caller, pipelines) = of(&readers, OLD);
+        assert_eq!(caller, Caller::Reader(Proof::Token));
+        assert!(pipelines.check("eval").is_ok());
+        let refused = pipelines.check("test").unwrap_err();
+        assert_eq!(refused.code(), Code::PermissionDenied);
+        assert!(
+            refused.message().starts_with("the token may not read pipeline \"test\"\nhint: it may read train, eval")
+        );
+        let (caller, pipelines) = of(&readers, NEW);
+        assert_eq!((caller, pipelines.check("test").is_ok()), (Caller::Operator, true));
+        assert_eq!(of(&readers, &format!("{NEW}2")).0, Caller::Worker);
+        assert_eq!(of(&readers, &format!("{NEW}3")).0, Caller::Worker, "the only file serves both");
+        let workers = Some(read("the-token-of-the-workers").unwrap());
+        let both = Access { workers, ..readers };
+        assert_eq!(of(&both, &format!("{NEW}3")).0, Caller::Reader(Proof::Token));
+        assert_eq!(of(&both, &format!("{NEW}2")).0, Caller::Worker);
     }
 }

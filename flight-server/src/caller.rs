@@ -1,5 +1,6 @@
 //! Who sends a request, and what the sender may do.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,8 +14,40 @@ use crate::status::forbidden;
 pub(crate) enum Caller {
     /// May read.
     Reader(Proof),
-    /// May also receive leases and the specs of feeds.
+    /// May read, and let the server open its scripts again.
+    Operator,
+    /// May do all of this, and receive leases and the specs of feeds.
     Worker,
+}
+
+/// The pipelines that a token permits to read; by default all.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pipelines(pub(crate) Option<Arc<[String]>>);
+
+impl Pipelines {
+    pub(crate) fn permit(&self, pipeline: &str) -> bool {
+        self.0.as_ref().is_none_or(|permitted| permitted.iter().any(|name| name == pipeline))
+    }
+
+    /// Refuses a pipeline that is not permitted.
+    pub(crate) fn check(&self, pipeline: &str) -> Result<(), Status> {
+        match &self.0 {
+            Some(permitted) if !self.permit(pipeline) => {
+                let message = format!("the token may not read pipeline \"{pipeline}\"");
+                let hint = format!("it may read {}; ask the server's operator for another token", permitted.join(", "));
+                Err(forbidden(&Error::new(ErrorKind::Denied, message).with_hint(hint)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses a token of some pipelines what shows all of them.
+    pub(crate) fn check_all(&self, what: &str) -> Result<(), Status> {
+        let Some(permitted) = &self.0 else { return Ok(()) };
+        let message = format!("the token is for some pipelines only, and {what} shows all");
+        let hint = format!("read {} as feeds, or ask the server's operator for another token", permitted.join(", "));
+        Err(forbidden(&Error::new(ErrorKind::Denied, message).with_hint(hint)))
+    }
 }
 
 /// What shows that a reader may read. Errors name what a worker has in its place.
@@ -31,7 +64,11 @@ pub(crate) enum Proof {
 impl Caller {
     /// Refuses a caller that is not a worker.
     pub(crate) fn check_worker(self) -> Result<(), Status> {
-        let Self::Reader(proof) = self else { return Ok(()) };
+        let proof = match self {
+            Self::Worker => return Ok(()),
+            Self::Operator => Proof::Token,
+            Self::Reader(proof) => proof,
+        };
         let (message, hint) = match proof {
             Proof::Token => (
                 "this call needs a worker's token, and got a trainer's",
@@ -52,9 +89,25 @@ impl Caller {
     }
 }
 
+impl Caller {
+    /// Refuses a caller that only reads.
+    pub(crate) fn check_operator(self) -> Result<(), Status> {
+        let Self::Reader(proof) = self else { return Ok(()) };
+        let hint = match proof {
+            Proof::Token => "send a token whose line in the server's token file says `operator`, or a worker's token",
+            Proof::Certificate => "show a certificate with the URI forebay://role/worker",
+            Proof::User => "run the command as the user who runs the server",
+        };
+        let message = "this call needs an operator's right, and got a trainer's";
+        Err(forbidden(&Error::new(ErrorKind::Denied, message).with_hint(hint)))
+    }
+}
+
 /// What is known of the other side of a connection. Requests carry it as an extension.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Peer {
+    /// Its address; `None` at the local socket.
+    pub(crate) address: Option<SocketAddr>,
     /// The permissions of its certificate, if the server asks for certificates.
     pub(crate) certificate: Option<Caller>,
     /// Whether its process belongs to the server's own user or to root, if the server asks.

@@ -4,10 +4,11 @@
 //! common name counts for nothing: it has no type, and CAs that issue certificates for workloads leave it empty.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay_engine::{Error, ErrorKind, Result};
+use parking_lot::RwLock;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 use webpki::EndEntityCert;
 
@@ -20,7 +21,11 @@ const WORKER: &str = "forebay://role/worker";
 ///
 /// By default, a certificate with the URI `forebay://role/worker` is a worker's. Every other one is a reader's.
 #[derive(Clone, Debug)]
-pub struct CertificateRoles(Arc<BTreeMap<String, Role>>);
+pub struct CertificateRoles {
+    file: Option<Arc<Path>>,
+    /// Shared by all clones.
+    roles: Arc<RwLock<BTreeMap<String, Role>>>,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
@@ -30,7 +35,8 @@ enum Role {
 
 impl Default for CertificateRoles {
     fn default() -> Self {
-        Self(Arc::new(BTreeMap::from([(WORKER.to_owned(), Role::Worker)])))
+        let roles = BTreeMap::from([(WORKER.to_owned(), Role::Worker)]);
+        Self { file: None, roles: Arc::new(RwLock::new(roles)) }
     }
 }
 
@@ -43,6 +49,26 @@ impl CertificateRoles {
     /// `NotFound` or `Invalid` for a file that cannot be read, and `Invalid` for a line that is not a name and a role,
     /// or that gives a name another role than an earlier line. The error names the file and the line.
     pub fn read(path: &Path) -> Result<Self> {
+        Ok(Self { file: Some(path.into()), roles: Arc::new(RwLock::new(Self::parse(path)?)) })
+    }
+
+    /// Reads the file again, if there is one. New connections have the roles in it from now on.
+    ///
+    /// # Errors
+    /// Those of [`read`](Self::read); then nothing changes.
+    pub(crate) fn read_again(&self) -> Result<()> {
+        if let Some(file) = &self.file {
+            let roles = Self::parse(file)?;
+            *self.roles.write() = roles;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn path(&self) -> Option<PathBuf> {
+        self.file.as_deref().map(Path::to_owned)
+    }
+
+    fn parse(path: &Path) -> Result<BTreeMap<String, Role>> {
         let file = format!("the file of roles \"{}\"", path.display());
         let text = std::fs::read_to_string(path).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => {
@@ -71,13 +97,14 @@ impl CertificateRoles {
                 return Err(wrong(&format!("\"{name}\" has another role in an earlier line")));
             }
         }
-        Ok(Self(Arc::new(roles)))
+        Ok(roles)
     }
 
     /// The permissions of a client with this certificate, which the handshake has verified.
     pub(crate) fn caller(&self, certificate: &CertificateDer<'_>) -> Caller {
         let names = names(certificate);
-        let is_worker = names.iter().any(|name| self.0.get(&key(name)) == Some(&Role::Worker));
+        let roles = self.roles.read();
+        let is_worker = names.iter().any(|name| roles.get(&key(name)) == Some(&Role::Worker));
         tracing::debug!(?names, is_worker, "client certificate");
         if is_worker { Caller::Worker } else { Caller::Reader(Proof::Certificate) }
     }

@@ -23,10 +23,10 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::calls::{CallerId, UnansweredCalls};
-use crate::clock::now_unix_seconds;
 use crate::crash_record::CrashRecord;
 use crate::journal::{FeedReading, Journal};
 use crate::ticket::{Signer, TicketClaims};
+use forebay_flight_client::wall_clock::now_unix_seconds;
 
 /// How long a call waits for news.
 const POLL: Duration = Duration::from_millis(500);
@@ -240,7 +240,7 @@ impl DispatcherService {
         if self.state.lock().dispatcher.has_feed(id) {
             return Ok(());
         }
-        let feed = self.session.open(&request.pipeline, &request.feed_options())?;
+        let feed = open(&self.session, request, Some(id))?;
         if feed.id() != &**id {
             let message = format!(
                 "pipeline \"{}\" opens here as feed {}, but the reader reads feed {id}",
@@ -290,6 +290,16 @@ impl DispatcherService {
     pub(crate) fn is_alone(&self, worker: WorkerId) -> bool {
         self.status().workers.iter().all(|it| it.worker == worker)
     }
+}
+
+/// Opens the requested feed: `id` if an earlier version of the pipeline has it and is still read, or else the one that
+/// the pipeline has now.
+pub(crate) fn open(session: &Session, request: &StreamRequest, id: Option<&str>) -> Result<Feed> {
+    let options = request.feed_options();
+    let now = session.open(&request.pipeline, &options);
+    let is_it = now.as_ref().is_ok_and(|feed| id.is_none_or(|id| feed.id() == id));
+    let earlier = id.filter(|_| !is_it).and_then(|id| session.open_replaced(&request.pipeline, &options, id));
+    earlier.map_or(now, Ok)
 }
 
 /// Describes a feed's pipeline and operators: a worker that is killed cannot report which operator took its memory.
@@ -359,6 +369,7 @@ mod tests {
             windows: 0,
             held: Changes { known: Default::default(), is_all: true, changed: Vec::new() },
             refused: Vec::new(),
+            store_wait: None,
         };
         let same = WorkerCall { build: build().unwrap().clone(), operators: operator_versions(), sync };
         assert!(check_build(&same).is_ok());

@@ -9,6 +9,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -25,9 +26,10 @@ use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
 use crate::caller::Peer;
-use crate::certificate::CertificateRoles;
+use crate::logins::FailedLogins;
 use crate::peer_user;
 use crate::slots::{Slot, Slots};
+use crate::tls::ServerTls;
 
 /// Time limit for the TLS handshake, and again for the first bytes after it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
@@ -45,11 +47,12 @@ const PREFACE_BYTES: usize = 24;
 /// How a listener finds out who is at the other end of a connection. The default does not.
 #[derive(Clone, Default)]
 pub(crate) struct Identification {
-    pub(crate) tls: Option<TlsAcceptor>,
-    /// The roles by certificate, if TLS asks for certificates.
-    pub(crate) roles: Option<CertificateRoles>,
+    /// Asked for each connection, because its files may change.
+    pub(crate) tls: Option<ServerTls>,
     /// Whether to ask the system for the user at the other end.
     pub(crate) asks_user: bool,
+    /// Counts TLS handshakes that failed.
+    pub(crate) failed: Arc<FailedLogins>,
 }
 
 struct Listening {
@@ -100,17 +103,17 @@ impl Listening {
                         tracing::debug!(%error, "a connection ended as it began");
                         continue;
                     }
-                    let Identification { tls, roles, asks_user } = &self.identification;
+                    let Identification { tls, asks_user, failed } = &self.identification;
                     let is_own_user =
                         *asks_user && tcp.local_addr().is_ok_and(|server| peer_user::is_own(peer, server));
-                    let known = Peer { is_own_user, ..Peer::default() };
+                    let known = Peer { address: Some(peer), is_own_user, ..Peer::default() };
                     let Some(tls) = tls.clone() else { return Connection::new(tcp, known, slot, self.patience) };
-                    let (roles, patience) = (roles.clone(), self.patience);
+                    let (failed, patience) = (Arc::clone(failed), self.patience);
                     self.handshakes.spawn(async move {
-                        let stream = handshake(&tls, tcp, peer, patience).await?;
+                        let stream = handshake(&tls.acceptor(), tcp, peer, patience, &failed).await?;
                         // The client's own certificate is the first.
                         let own = stream.get_ref().1.peer_certificates().and_then(|certificates| certificates.first());
-                        let certificate = roles.as_ref().zip(own).map(|(roles, own)| roles.caller(own));
+                        let certificate = tls.roles().zip(own).map(|(roles, own)| roles.caller(own));
                         Some(Connection::new(stream, Peer { certificate, ..known }, slot, patience))
                     });
                 }
@@ -192,11 +195,15 @@ async fn handshake(
     tcp: TcpStream,
     peer: SocketAddr,
     patience: Duration,
+    failed: &FailedLogins,
 ) -> Option<TlsStream<TcpStream>> {
     match timeout(patience, tls.accept(tcp).into_fallible()).await {
         Ok(Ok(stream)) => Some(stream),
         Ok(Err((error, tcp))) => {
-            tracing::debug!(%peer, %error, "TLS handshake failed");
+            // Probes of load balancers connect and say nothing.
+            if error.kind() != io::ErrorKind::UnexpectedEof {
+                failed.add("tls_handshake", Some(peer), &error.to_string());
+            }
             let _ = timeout(patience, part(tcp)).await;
             None
         }
@@ -307,11 +314,7 @@ impl AsyncWrite for Connection {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use futures::StreamExt;
-    use tokio_rustls::rustls::ServerConfig;
-    use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 
     use super::*;
 
@@ -323,11 +326,13 @@ mod tests {
         (listener, client)
     }
 
-    fn tls() -> TlsAcceptor {
+    fn tls() -> ServerTls {
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
-        let builder = ServerConfig::builder().with_no_client_auth();
-        TlsAcceptor::from(Arc::new(builder.with_single_cert(vec![made.cert.der().clone()], key).unwrap()))
+        let folder = tempfile::tempdir().unwrap();
+        let (certificate, key) = (folder.path().join("cert"), folder.path().join("key"));
+        std::fs::write(&certificate, made.cert.pem()).unwrap();
+        std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+        ServerTls::read(&certificate, &key, None).unwrap()
     }
 
     #[tokio::test]

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,13 +15,16 @@ use tokio::task::JoinSet;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server as TonicServer;
 
-use crate::auth::{Access, Gate};
+use crate::auth::{Access, Gate, Guard};
 use crate::crash_record::CrashRecord;
 use crate::dispatcher::DispatcherService;
 use crate::encode::RawBodyService;
 use crate::listen::{self, Identification, connections};
+use crate::logins::FailedLogins;
 use crate::metrics::health::Health;
-use crate::metrics::{Metrics, MetricsEndpoint};
+use crate::metrics::{Metrics, MetricsEndpoint, SecurityState};
+use crate::rotation::{Reload, Rotation, RotationState};
+use crate::scripts::Scripts;
 use crate::service::{ProcessRoles, ProcessService};
 use crate::tls::ServerTls;
 use crate::user_secret::UserSecret;
@@ -55,10 +59,12 @@ pub struct Security {
     /// Lets every user of this machine read, and join as a worker, if the server listens on loopback without tokens
     /// and client certificates.
     pub insecure: bool,
+    /// Asks the server to read the files of tokens and certificates again at once. It also looks for changes itself.
+    pub reload: Reload,
 }
 
 /// The roles of a process in a cluster. The default has all of them.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Roles {
     /// The dispatchers to compute for; the first that answers is used. If empty, this process is the dispatcher.
     pub dispatchers: Vec<String>,
@@ -74,6 +80,8 @@ pub struct Roles {
     pub drain_timeout: Option<Duration>,
     /// How this process connects to the others.
     pub connect: ConnectOptions,
+    /// The scripts behind the session of a dispatcher, if they can be opened again.
+    pub scripts: Option<Arc<dyn Scripts>>,
 }
 
 impl Default for Roles {
@@ -86,6 +94,7 @@ impl Default for Roles {
             local_socket: true,
             drain_timeout: None,
             connect,
+            scripts: None,
         }
     }
 }
@@ -104,6 +113,10 @@ pub struct Server {
     /// Answers on the metrics port, if there is one.
     measuring: JoinSet<Infallible>,
     health: Arc<Health>,
+    failed_logins: Arc<FailedLogins>,
+    rotation: Arc<RotationState>,
+    /// The CA of the other processes.
+    ca: Option<PathBuf>,
 }
 
 impl Server {
@@ -123,6 +136,9 @@ impl Server {
             secret: None,
             measuring: JoinSet::new(),
             health: Arc::default(),
+            failed_logins: Arc::default(),
+            rotation: Arc::default(),
+            ca: None,
         })
     }
 
@@ -215,10 +231,15 @@ impl Server {
         });
         let streams = Arc::default();
         let health = Arc::clone(&self.health);
-        health.serves(Metrics::new(dispatcher.clone(), worker.clone(), Arc::clone(&streams)));
+        let security =
+            SecurityState { failed_logins: Arc::clone(&self.failed_logins), rotation: Arc::clone(&self.rotation) };
+        self.ca = roles.connect.tls.ca.clone();
+        health.serves(Metrics::new(dispatcher.clone(), worker.clone(), Arc::clone(&streams), security));
         // Dropped, and so ended, with this function.
         let _measuring = std::mem::take(&mut self.measuring);
-        let process = ProcessRoles { dispatcher: dispatcher.clone(), worker: worker.clone(), address, dispatchers };
+        let scripts = roles.scripts.clone();
+        let process =
+            ProcessRoles { dispatcher: dispatcher.clone(), worker: worker.clone(), address, dispatchers, scripts };
         let service = ProcessService::new(session, process, streams, roles.connect);
         let (drained, is_drained) = tokio::sync::oneshot::channel::<()>();
         let draining = worker.clone();
@@ -243,10 +264,17 @@ impl Server {
                 None => std::future::pending().await,
             }
         };
+        let mut asked = self.security.reload.subscribe();
+        let reloading = async {
+            let Some(scripts) = &roles.scripts else { return std::future::pending().await };
+            while asked.changed().await.is_ok() {
+                scripts.reload(false).await;
+            }
+        };
         let has_local = roles.local_socket && self.security.tls.is_none();
         let local = worker.as_ref().filter(|_| has_local).and_then(|worker| listen::local(worker.id()));
         let serving = self.answer(service, local, streams_drain, stop);
-        tokio::pin!(serving, watching, computing);
+        tokio::pin!(serving, watching, computing, reloading);
         let mut drained = Some(drained);
         loop {
             tokio::select! {
@@ -255,6 +283,7 @@ impl Server {
                     return served;
                 }
                 () = &mut watching => {}
+                () = &mut reloading => {}
                 computed = &mut computing, if drained.is_some() => {
                     computed?;
                     drained.take().map(|drained| drained.send(()));
@@ -276,7 +305,7 @@ impl Server {
         drain: Duration,
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> Result<()> {
-        let Self { listener, security, gate, mut secret, .. } = match self.gate {
+        let Self { listener, security, gate, mut secret, failed_logins, rotation, ca, .. } = match self.gate {
             Some(_) => self,
             None => self.secure(Security::default()),
         };
@@ -287,10 +316,13 @@ impl Server {
             let _ = stopped.send(());
         };
         let identification = Identification {
-            tls: security.tls.as_ref().map(ServerTls::acceptor),
-            roles: security.tls.as_ref().and_then(ServerTls::roles).cloned(),
+            tls: security.tls.clone(),
             asks_user: matches!(gate, Gate::User(_)),
+            failed: Arc::clone(&failed_logins),
         };
+        let tokens = [&security.access.readers, &security.access.workers].into_iter().flatten();
+        let rotating = Rotation::new(security.tls.as_ref(), tokens, ca, rotation).run(security.reload);
+        let guard = Guard { gate, failed: failed_logins };
         let incoming = connections(listener, local, identification, listen::PATIENCE);
         let service = FlightServiceServer::new(service).max_decoding_message_size(REQUEST_BYTES_MAX);
         let service = RawBodyService(service);
@@ -299,7 +331,7 @@ impl Server {
             .http2_keepalive_timeout(Some(KEEP_ALIVE_TIMEOUT))
             .max_concurrent_streams(STREAMS_MAX)
             .http2_max_header_list_size(HEADER_BYTES_MAX)
-            .add_service(InterceptedService::new(service, gate))
+            .add_service(InterceptedService::new(service, guard))
             .serve_with_incoming_shutdown(incoming, stop);
         let deadline = async {
             // An error means that serving ended by itself. The other branch reports that.
@@ -321,6 +353,7 @@ impl Server {
         };
         tokio::select! {
             never = keeping => match never {},
+            never = rotating => match never {},
             served = serving => {
                 served.map_err(|error| Error::new(ErrorKind::Internal, format!("serving failed: {error}")))
             }

@@ -9,8 +9,9 @@ use arrow_flight::{
     HandshakeResponse, IpcMessage, PollInfo, PutResult, SchemaAsIpc, SchemaResult, Ticket,
 };
 use arrow_ipc::writer::IpcWriteOptions;
+use forebay_delivery::{Start, Status as ClusterStatus};
 use forebay_engine::{DeliveryMode, Error, ErrorKind, Feed, FeedOptions, OnError, ReadOptions, Session};
-use forebay_flight_client::wire::{ClaimCall, ReaderCall, TraceCall, Traced, WindowRequest, actions};
+use forebay_flight_client::wire::{ClaimCall, ReaderCall, ReloadCall, TraceCall, Traced, WindowRequest, actions};
 use forebay_flight_client::{ConnectOptions, ReadPlan, RemoteReader, StreamRequest};
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
@@ -18,10 +19,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::caller::{Caller, Proof};
-use crate::dispatcher::DispatcherService;
+use crate::caller::{Caller, Pipelines, Proof};
+use crate::dispatcher::{self, DispatcherService};
 use crate::in_process::{Here, metadata};
 use crate::metrics::streams::StreamCounts;
+use crate::scripts::Scripts;
 use crate::status::{failure, status, unsendable_schema};
 use crate::transport::flight::FlightSender;
 use crate::worker::WorkerService;
@@ -43,6 +45,15 @@ pub(crate) struct ProcessRoles {
     pub(crate) address: String,
     /// The dispatchers that it computes for, if it is not a dispatcher itself: a comma-separated list.
     pub(crate) dispatchers: String,
+    /// The scripts behind the session.
+    pub(crate) scripts: Option<Arc<dyn Scripts>>,
+}
+
+/// What a request's sender may do.
+#[derive(Clone)]
+struct Permit {
+    caller: Caller,
+    pipelines: Pipelines,
 }
 
 /// The service of a process: a dispatcher's calls and feeds, a worker's windows, or both.
@@ -76,8 +87,14 @@ impl ProcessService {
     }
 
     /// Opens the requested feed and checks its options. Reads nothing.
-    fn open(&self, request: &StreamRequest, caller: Caller) -> Result<(Feed, Option<u64>), Status> {
-        let feed = self.session.open(&request.pipeline, &request.feed_options()).map_err(|error| status(&error))?;
+    fn open(&self, request: &StreamRequest, permit: &Permit) -> Result<(Feed, Option<u64>), Status> {
+        permit.pipelines.check(&request.pipeline)?;
+        let of_token = match &request.from {
+            Start::Token(token) => Some(&*token.feed),
+            Start::Offset { .. } => None,
+        };
+        let id = request.feed.as_deref().or(of_token);
+        let feed = dispatcher::open(&self.session, request, id).map_err(|error| status(&error))?;
         if let Some(expected) = request.feed.as_ref().filter(|&expected| expected != feed.id()) {
             let message = format!(
                 "the ticket is of feed {expected}, but pipeline \"{}\" now opens as feed {}",
@@ -87,18 +104,34 @@ impl ProcessService {
             return Err(status(&Error::new(ErrorKind::Conflict, message).with_hint("ask for flight info again")));
         }
         let positions = feed.expected_samples(&request.read_options()).map_err(|error| status(&error))?;
-        limits::check(request, caller).map_err(|error| status(&error))?;
+        limits::check(request, permit.caller).map_err(|error| status(&error))?;
         Ok((feed, positions))
+    }
+
+    /// Refuses a reader a feed of a pipeline that its token is not for.
+    fn check_feed(&self, request: &StreamRequest, feed: &str, permit: &Permit) -> Result<(), Status> {
+        permit.pipelines.check(&request.pipeline)?;
+        // The request may name another pipeline than the feed's.
+        match self.dispatcher()?.feed(feed) {
+            Ok(feed) => permit.pipelines.check(feed.pipeline()),
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// The scripts, if they can be opened again.
+    fn scripts(&self) -> Result<&Arc<dyn Scripts>, Status> {
+        let none = || failure(ErrorKind::Unsupported, "this server has no scripts: a program made its pipelines");
+        self.roles.scripts.as_ref().ok_or_else(none)
     }
 
     /// Returns the source files and rows of samples.
     async fn trace(
         &self,
         call: TraceCall,
-        caller: Caller,
+        permit: &Permit,
     ) -> Result<forebay_engine::Result<Vec<(String, u64)>>, Status> {
         let TraceCall { request, epoch, of } = call;
-        let (feed, _) = self.open(&request, caller)?;
+        let (feed, _) = self.open(&request, permit)?;
         let samples = match &of {
             Traced::Step(_) => feed.resolve(&request.read_options()).map_err(|error| status(&error))?.0.batch_size,
             Traced::Offsets(offsets) => offsets.end.saturating_sub(offsets.start),
@@ -115,8 +148,8 @@ impl ProcessService {
     }
 
     /// Serves one rank's stream to a client that only speaks Flight. Computes it here, or relays it from the workers.
-    fn feed(&self, request: StreamRequest, caller: Caller) -> Result<ReplyStream<FlightData>, Status> {
-        let (feed, _) = self.open(&request, caller)?;
+    fn feed(&self, request: StreamRequest, permit: &Permit) -> Result<ReplyStream<FlightData>, Status> {
+        let (feed, _) = self.open(&request, permit)?;
         let (rank, world_size) = (request.rank, request.world_size);
         tracing::info!(
             pipeline = %request.pipeline, feed = %feed.id(), rank, world_size, from = %request.from, "stream opened"
@@ -148,9 +181,9 @@ impl ProcessService {
         &self,
         descriptor: FlightDescriptor,
         mut request: StreamRequest,
-        caller: Caller,
+        permit: &Permit,
     ) -> Result<FlightInfo, Status> {
-        let (feed, positions) = self.open(&request, caller)?;
+        let (feed, positions) = self.open(&request, permit)?;
         request.feed = Some(feed.id().to_owned());
         let ticket = Ticket::new(serde_json::to_vec(&request).expect("plain data becomes JSON"));
         let metadata = metadata(&feed, &request).map_err(|error| status(&error))?;
@@ -192,8 +225,9 @@ fn encoded<T: Send + 'static>(
 }
 
 /// The permissions of a request. Every request that passed the gate has a caller.
-fn caller<T>(request: &Request<T>) -> Caller {
-    request.extensions().get::<Caller>().copied().unwrap_or(Caller::Reader(Proof::Token))
+fn permit<T>(request: &Request<T>) -> Permit {
+    let caller = request.extensions().get::<Caller>().copied().unwrap_or(Caller::Reader(Proof::Token));
+    Permit { caller, pipelines: request.extensions().get::<Pipelines>().cloned().unwrap_or_default() }
 }
 
 fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Status> {
@@ -243,16 +277,16 @@ impl FlightService for ProcessService {
 
     async fn list_flights(&self, criteria: Request<Criteria>) -> Reply<Self::ListFlightsStream> {
         self.dispatcher()?;
-        let caller = caller(&criteria);
+        let permit = permit(&criteria);
         let infos: Vec<_> = self
             .session
             .pipelines()
             .into_iter()
             // Unnamed queries are not listed.
-            .filter(|name| !name.starts_with('_'))
+            .filter(|name| !name.starts_with('_') && permit.pipelines.permit(name))
             .filter_map(|name| {
                 let descriptor = FlightDescriptor::new_path(vec![name.clone()]);
-                let info = request(&descriptor).and_then(|request| self.info(descriptor, request, caller));
+                let info = request(&descriptor).and_then(|request| self.info(descriptor, request, &permit));
                 // A pipeline that cannot be opened must not hide the others. Opening it reports the error.
                 info.inspect_err(|error| tracing::warn!(pipeline = %name, %error, "pipeline left out of the list")).ok()
             })
@@ -263,18 +297,19 @@ impl FlightService for ProcessService {
 
     async fn get_flight_info(&self, descriptor: Request<FlightDescriptor>) -> Reply<FlightInfo> {
         self.dispatcher()?;
-        let caller = caller(&descriptor);
+        let permit = permit(&descriptor);
         let descriptor = descriptor.into_inner();
         if let Some(command) = sql::command(&descriptor.cmd) {
+            permit.pipelines.check_all("Flight SQL")?;
             return sql::info(&self.session, descriptor, command).await.map(Response::new);
         }
         let request = request(&descriptor)?;
-        self.info(descriptor, request, caller).map(Response::new)
+        self.info(descriptor, request, &permit).map(Response::new)
     }
 
     async fn get_schema(&self, descriptor: Request<FlightDescriptor>) -> Reply<SchemaResult> {
         self.dispatcher()?;
-        let (feed, _) = self.open(&request(descriptor.get_ref())?, caller(&descriptor))?;
+        let (feed, _) = self.open(&request(descriptor.get_ref())?, &permit(&descriptor))?;
         let options = IpcWriteOptions::default();
         let message = IpcMessage::try_from(SchemaAsIpc::new(&feed.schema(), &options));
         let IpcMessage(schema) = message.map_err(|error| unsendable_schema(&error))?;
@@ -282,20 +317,22 @@ impl FlightService for ProcessService {
     }
 
     async fn do_get(&self, ticket: Request<Ticket>) -> Reply<Self::DoGetStream> {
-        let caller = caller(&ticket);
+        let permit = permit(&ticket);
         let ticket = ticket.into_inner().ticket;
         if let (Some(worker), Ok(request)) = (&self.roles.worker, serde_json::from_slice::<WindowRequest>(&ticket)) {
             return worker.serve(&request, &FlightSender).await;
         }
         self.dispatcher()?;
         if let Some(command) = sql::command(&ticket) {
+            permit.pipelines.check_all("Flight SQL")?;
             return sql::rows(&self.session, command).await.map(Response::new);
         }
-        self.feed(parse(&ticket, "ticket")?, caller).map(Response::new)
+        self.feed(parse(&ticket, "ticket")?, &permit).map(Response::new)
     }
 
     async fn do_action(&self, action: Request<Action>) -> Reply<Self::DoActionStream> {
-        let caller = caller(&action);
+        let permit = permit(&action);
+        let caller = permit.caller;
         let Action { r#type, body } = action.into_inner();
         let dispatcher = self.dispatcher()?;
         if [actions::WORKER_SYNC, actions::FEED_SPEC, actions::SNAPSHOT].contains(&r#type.as_str()) {
@@ -308,17 +345,26 @@ impl FlightService for ProcessService {
             actions::WORKER_SYNC => answer(&dispatcher.worker_sync(read(&body)?).await),
             actions::READER_SYNC => {
                 let call: ReaderCall = read(&body)?;
+                self.check_feed(&call.request, &call.sync.feed, &permit)?;
                 limits::check(&call.request, caller).map_err(|error| status(&error))?;
                 answer(&dispatcher.reader_sync(call).await)
             }
             actions::CLAIM_SYNC => {
                 let call: ClaimCall = read(&body)?;
+                self.check_feed(&call.request, &call.message.feed, &permit)?;
                 limits::check(&call.request, caller).map_err(|error| status(&error))?;
                 answer(&dispatcher.claim_sync(call).await)
             }
             actions::FEED_SPEC => answer(&dispatcher.spec(&read::<String>(&body)?)),
-            actions::FEED_TRACE => answer(&self.trace(read(&body)?, caller).await?),
-            actions::STATUS => answer(&Ok(dispatcher.status())),
+            actions::FEED_TRACE => answer(&self.trace(read(&body)?, &permit).await?),
+            actions::STATUS => {
+                let scripts_failed = self.roles.scripts.as_ref().map_or(Vec::new(), |scripts| scripts.failures());
+                answer(&Ok(ClusterStatus { scripts_failed, ..dispatcher.status() }))
+            }
+            actions::RELOAD => {
+                caller.check_operator()?;
+                answer(&Ok(self.scripts()?.reload(read::<ReloadCall>(&body)?.all).await))
+            }
             other => Err(failure(ErrorKind::Unsupported, format!("there is no action \"{other}\""))),
         }?;
         Ok(Response::new(stream::iter([Ok(arrow_flight::Result { body: answer.into() })]).boxed()))
@@ -327,6 +373,7 @@ impl FlightService for ProcessService {
     async fn list_actions(&self, _: Request<Empty>) -> Reply<Self::ListActionsStream> {
         let actions = [
             (actions::STATUS, "Feeds, workers and readers, as JSON"),
+            (actions::RELOAD, "Opens scripts again that changed, for an operator"),
             (actions::READER_SYNC, "A trainer's state to its next routes"),
             (actions::CLAIM_SYNC, "A rank's claims to those it may take next"),
             (actions::WORKER_SYNC, "A worker's state to the windows it should hold"),

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use forebay_delivery::messages::{HeldState, WorkerSync};
+use forebay_delivery::messages::{HeldState, StoreWait, WorkerSync};
 use forebay_delivery::{WindowKey, Worker, WorkerAction, WorkerId, WorkerProfile};
 use forebay_engine::{
     Error, ErrorKind, Feed, FeedSpec, Result, Session, SnapshotPieces, SnapshotSource, StoreUsage, StoredState,
@@ -147,6 +147,14 @@ impl WorkerService {
         self.store.usage()
     }
 
+    /// What it waits for from object stores, if it has waited for long.
+    pub(crate) fn store_wait(&self) -> Option<StoreWait> {
+        self.session.store_wait().map(|wait| {
+            let (requests, oldest_ms) = (wait.requests, wait.oldest.as_millis() as u64);
+            StoreWait { requests, oldest_ms, object: wait.object }
+        })
+    }
+
     /// The state of each of its windows.
     pub(crate) fn states(&self) -> Vec<(WindowKey, StoredState, bool)> {
         self.store.states()
@@ -271,7 +279,7 @@ impl WorkerService {
     }
 
     fn call(&self, leaving: bool) -> WorkerCall {
-        let sync = WorkerSync { leaving, ..self.machine.lock().sync() };
+        let sync = WorkerSync { leaving, store_wait: self.store_wait(), ..self.machine.lock().sync() };
         WorkerCall { build: self.build.clone(), operators: operator_versions(), sync }
     }
 

@@ -8,6 +8,7 @@ impl From<forebay_storage::Error> for Error {
             forebay_storage::ErrorKind::Invalid => ErrorKind::Invalid,
             forebay_storage::ErrorKind::NotFound => ErrorKind::NotFound,
             forebay_storage::ErrorKind::Conflict => ErrorKind::Conflict,
+            forebay_storage::ErrorKind::Denied => ErrorKind::Denied,
             forebay_storage::ErrorKind::Unavailable => ErrorKind::Unavailable,
             forebay_storage::ErrorKind::Data => ErrorKind::Data,
             forebay_storage::ErrorKind::Internal => ErrorKind::Internal,

@@ -96,6 +96,8 @@ pub mod actions {
     pub const FEED_TRACE: &str = "feed.trace";
     /// Nothing to a [`Status`](forebay_delivery::Status).
     pub const STATUS: &str = "status";
+    /// A [`ReloadCall`](super::ReloadCall) to the [`ScriptReport`](super::ScriptReport) of each script.
+    pub const RELOAD: &str = "reload";
 }
 
 /// Requests a snapshot that a feed reads.
@@ -126,6 +128,44 @@ pub enum Traced {
     Step(u64),
     /// The samples with these offsets.
     Offsets(Range<u64>),
+}
+
+/// Asks a server to open its scripts again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ReloadCall {
+    /// Also those that did not change, to see new files in their tables.
+    pub all: bool,
+}
+
+/// What became of a script.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScriptReport {
+    /// Its path on the server.
+    pub script: String,
+    /// What was done.
+    pub change: ScriptChange,
+    /// Its pipelines that are served now.
+    pub pipelines: Vec<String>,
+    /// Why it could not be opened. Its earlier version is served, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// What a server did with a script.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ScriptChange {
+    /// It is as it was.
+    Unchanged,
+    /// It is served for the first time.
+    Added,
+    /// New readers get the new version.
+    Changed,
+    /// It is gone. New readers of its pipelines are refused.
+    Removed,
+    /// It has an error.
+    Failed,
 }
 
 /// A worker's message.

@@ -177,6 +177,7 @@ def connect(
     uri: str,
     *,
     token: str | None = None,
+    token_file: str | os.PathLike[str] | None = None,
     tls: dict[str, str] | None = None,
     insecure: bool = False,
     retry_for: float | None = None,
@@ -185,6 +186,8 @@ def connect(
     """Connects to a cluster at `uri`, such as "grpc://feeds:7070" or "grpc+tls://…"; separate several by commas.
 
     - `token`: the token that allows this client to read; by default FOREBAY_TOKEN.
+    - `token_file`: a file with the token in its first line; by default FOREBAY_TOKEN_FILE. It is read again when it
+      changes, so a token can be replaced while a loop runs.
     - `tls`: PEM files and names: `{"ca": …, "cert": …, "key": …, "server_name": …}`.
     - `insecure`: send the token as plain text to other machines too.
     - `retry_for` (30): seconds for which reading retries while no server answers, before it raises `UnavailableError`.
@@ -192,7 +195,13 @@ def connect(
     - `buffer_limit` (64 MiB): bytes to receive ahead of the loop.
     """
     return Cluster(
-        uri, token=token, tls=tls, insecure=insecure, retry_for=retry_for, buffer_limit=buffer_limit
+        uri,
+        token=token,
+        token_file=token_file,
+        tls=tls,
+        insecure=insecure,
+        retry_for=retry_for,
+        buffer_limit=buffer_limit,
     )
 
 

@@ -30,6 +30,7 @@ class Cluster(LoadsNamed):
         uri: str,
         *,
         token: str | None = None,
+        token_file: str | os.PathLike[str] | None = None,
         tls: dict[str, str] | None = None,
         insecure: bool = False,
         retry_for: float | None = None,
@@ -46,9 +47,13 @@ class Cluster(LoadsNamed):
         if retry_for is not None and (not isinstance(retry_for, (int, float)) or not 0 <= retry_for < 1e9):
             raise arguments.refuse("retry_for", "seconds", retry_for)
         self.uri = uri
+        if token is None and token_file is None:
+            token = os.environ.get("FOREBAY_TOKEN") or None
+            token_file = os.environ.get("FOREBAY_TOKEN_FILE") or None
         self._native = _native.Client(
             uri,
-            token=arguments.text("token", token) or os.environ.get("FOREBAY_TOKEN") or None,
+            token=arguments.text("token", token) or None,
+            token_file=_path(token_file),
             ca=_path(tls.get("ca")),
             certificate=_path(tls.get("cert")),
             key=_path(tls.get("key")),

@@ -68,6 +68,7 @@ class Client:
         uri: str,
         *,
         token: str | None = None,
+        token_file: str | None = None,
         ca: str | None = None,
         certificate: str | None = None,
         key: str | None = None,

@@ -23,7 +23,7 @@ impl Client {
     /// Connects to `uri`, within `retry_for` seconds.
     #[new]
     #[pyo3(signature = (
-        uri, *, token = None, ca = None, certificate = None, key = None, server_name = None, insecure = false,
+        uri, *, token = None, token_file = None, ca = None, certificate = None, key = None, server_name = None, insecure = false,
         retry_for = None, buffer_bytes = None
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords of one constructor")]
@@ -31,6 +31,7 @@ impl Client {
         py: Python<'_>,
         uri: &str,
         token: Option<String>,
+        token_file: Option<String>,
         ca: Option<String>,
         certificate: Option<String>,
         key: Option<String>,
@@ -47,7 +48,9 @@ impl Client {
         };
         let patience = retry_for.map(Duration::try_from_secs_f64).transpose();
         let patience = patience.map_err(|error| crate::error::invalid(py, format!("\"retry_for\": {error}")))?;
-        let options = ConnectOptions { token, tls, insecure, patience, buffer_bytes };
+        let token_file = token_file.map(Into::into);
+        let options =
+            ConnectOptions { token, token_file, tls, insecure, patience, buffer_bytes, ..ConnectOptions::default() };
         let runtime = Runtime::new().or_raise(py)?;
         let connecting = forebay_flight_client::Client::connect_with(uri, &options);
         let client = runtime.wait(py, connecting)?.or_raise(py)?;

@@ -61,6 +61,7 @@ mod source_file;
 mod statistics;
 mod stores;
 mod text_types;
+mod waits;
 mod widening;
 
 pub use dataset::{BadRead, Dataset, DatasetSpec, RangeRows};
@@ -78,3 +79,4 @@ pub use snapshot_text::{SnapshotReader, SnapshotText};
 pub use source_file::{Cuts, RowGroup, RowRange, SourceFile};
 pub use statistics::{ColumnStatistics, Of, RangeStatistics};
 pub use stores::Stores;
+pub use waits::StoreWait;

@@ -314,13 +314,22 @@ pub(crate) async fn check_folder_exists(place: &StoreLocation) -> Result<()> {
         return Ok(());
     }
     let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
-    let missing = Error::not_found(format!("\"{}\" does not exist", place.display()));
+    let missing = |near: &str| {
+        let missing = Error::not_found(format!("\"{}\" does not exist{near}", place.display()));
+        match place.is_local() {
+            true => missing,
+            false => missing.with_hint(format!(
+                "check the key, in which case counts; \"{}\" is not the beginning of any key",
+                place.path
+            )),
+        }
+    };
     let Ok(parent) = Path::parse(parent) else {
-        return Err(missing);
+        return Err(missing(""));
     };
     // This listing only affects the hint, so its own failure is not reported.
     let Ok(siblings) = place.store.list_with_delimiter(Some(&parent)).await else {
-        return Err(missing);
+        return Err(missing(""));
     };
     if siblings.common_prefixes.contains(&place.path) {
         return Ok(());
@@ -328,10 +337,8 @@ pub(crate) async fn check_folder_exists(place: &StoreLocation) -> Result<()> {
     let files = siblings.objects.iter().map(|o| &o.location);
     let names = siblings.common_prefixes.iter().chain(files).filter_map(Path::filename);
     match nearest(name, names) {
-        Some(near) => {
-            Err(Error::not_found(format!("\"{}\" does not exist; did you mean \"{near}\"?", place.display())))
-        }
-        None => Err(missing),
+        Some(near) => Err(missing(&format!("; did you mean \"{near}\"?"))),
+        None => Err(missing("")),
     }
 }
 

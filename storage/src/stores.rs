@@ -16,6 +16,7 @@ use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 use parking_lot::Mutex;
 use url::Url;
 
+use crate::waits::{StoreWait, Waits, WatchedConnector};
 use crate::{Error, Result};
 
 /// The prefix of a local file's path.
@@ -33,6 +34,7 @@ struct SharedStores {
     file: Arc<dyn ObjectStore>,
     memory: Arc<dyn ObjectStore>,
     buckets: Mutex<HashMap<String, Arc<dyn ObjectStore>>>,
+    waits: Arc<Waits>,
 }
 
 /// A path in a store. Users see `prefix` followed by the path.
@@ -60,7 +62,7 @@ impl StoreLocation {
 
     /// Whether this is on the local disk, but neither a file nor a folder.
     pub(crate) fn is_pipe_or_device(&self) -> bool {
-        self.prefix == LOCAL_PREFIX && std::fs::metadata(self.display()).is_ok_and(|m| !m.is_file() && !m.is_dir())
+        self.is_local() && std::fs::metadata(self.display()).is_ok_and(|m| !m.is_file() && !m.is_dir())
     }
 
     /// The path in the same store that users see as `display`.
@@ -90,6 +92,7 @@ impl Stores {
                 file: Arc::new(LocalFileSystem::new()),
                 memory: Arc::new(InMemory::new()),
                 buckets: Mutex::default(),
+                waits: Arc::default(),
             }),
             base: None,
         }
@@ -99,6 +102,11 @@ impl Stores {
     pub fn with_base(mut self, folder: &FsPath) -> Self {
         self.base = Some(folder.to_path_buf());
         self
+    }
+
+    /// The requests that have waited for long, if there are any.
+    pub fn waits(&self) -> Option<StoreWait> {
+        self.shared.waits.now()
     }
 
     /// The store of `url`, the path in that store, and the absolute URL or path to display.
@@ -184,6 +192,7 @@ impl Stores {
         }
         let store = AmazonS3Builder::from_env()
             .with_bucket_name(bucket)
+            .with_http_connector(WatchedConnector(Arc::clone(&self.shared.waits)))
             .build()
             .map_err(|e| Error::invalid(format!("\"{url}\": the AWS settings do not work: {e}")).with_source(e))?;
         let store: Arc<dyn ObjectStore> = Arc::new(store);

@@ -17,6 +17,7 @@ mod joins;
 mod lost_and_changed;
 mod metrics;
 mod portable;
+mod rotation;
 mod rows;
 mod security;
 mod slt;

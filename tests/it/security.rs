@@ -12,14 +12,14 @@ use crate::support::{Folder, Server, fail, forebay, run, succeed, text, wrong};
 const TOKEN: &str = "a-token-for-these-tests";
 
 /// A new CA, whose certificates are in the test's folder.
-struct Authority<'a> {
+pub(crate) struct Authority<'a> {
     folder: &'a Folder,
     name: &'a str,
     issuer: CertifiedIssuer<'static, KeyPair>,
 }
 
 impl<'a> Authority<'a> {
-    fn new(folder: &'a Folder, name: &'a str) -> Self {
+    pub(crate) fn new(folder: &'a Folder, name: &'a str) -> Self {
         let mut parameters = CertificateParams::new([]).expect("no names");
         parameters.distinguished_name.push(rcgen::DnType::CommonName, name);
         parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -29,23 +29,35 @@ impl<'a> Authority<'a> {
         Self { folder, name, issuer }
     }
 
-    fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         self.folder.path().join(format!("{}.pem", self.name))
     }
 
     /// Makes a certificate for a host, and its key.
-    fn sign(&self, host: &str) -> (PathBuf, PathBuf) {
+    pub(crate) fn sign(&self, host: &str) -> (PathBuf, PathBuf) {
         self.sign_with(host, &[])
     }
 
     /// Makes a certificate for a host with these URIs, and its key.
     fn sign_with(&self, host: &str, uris: &[&str]) -> (PathBuf, PathBuf) {
-        let key = KeyPair::generate().expect("a key");
         let mut parameters = CertificateParams::new([host.to_owned()]).expect("a name");
         let uris_of = uris.iter().map(|&uri| SanType::URI(uri.try_into().expect("a URI")));
         parameters.subject_alt_names.extend(uris_of);
-        let certificate = parameters.signed_by(&key, &self.issuer).expect("a certificate");
         let name = format!("{}-{host}{}", self.name, uris.concat().replace('/', "_"));
+        self.write(&name, &parameters)
+    }
+
+    /// Makes a certificate that is valid from one day (year, month, day) to another, and its key.
+    pub(crate) fn sign_for(&self, name: &str, from: (i32, u8, u8), to: (i32, u8, u8)) -> (PathBuf, PathBuf) {
+        let date = |(year, month, day)| rcgen::date_time_ymd(year, month, day);
+        let mut parameters = CertificateParams::new(["127.0.0.1".to_owned()]).expect("a name");
+        (parameters.not_before, parameters.not_after) = (date(from), date(to));
+        self.write(name, &parameters)
+    }
+
+    fn write(&self, name: &str, parameters: &CertificateParams) -> (PathBuf, PathBuf) {
+        let key = KeyPair::generate().expect("a key");
+        let certificate = parameters.signed_by(&key, &self.issuer).expect("a certificate");
         (
             self.folder.write(&format!("{name}.cert.pem"), certificate.pem()),
             self.folder.write(&format!("{name}.key.pem"), key.serialize_pem()),

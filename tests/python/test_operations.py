@@ -4,6 +4,7 @@ exit codes."""
 import json
 import re
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -106,6 +107,35 @@ def test_a_server_that_nobody_reads_from_ends_at_once(script: Path):
         server.process.send_signal(signal.SIGINT)
         assert server.process.wait(PATIENCE_SECONDS) == 0
         assert time.monotonic() - started < 20
+
+
+def test_a_second_interrupt_ends_a_server_that_drains(script: Path):
+    with Server(script, "--drain-timeout", "60", *MEASURED) as server, reading(server):
+        started = time.monotonic()
+        server.process.send_signal(signal.SIGINT)
+        until("the answer of a draining server", lambda: get(server, "/readyz")[0] == 503)
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(PATIENCE_SECONDS) == 130
+        assert time.monotonic() - started < 20
+
+
+def test_a_server_that_opens_its_pipelines_can_be_stopped(script: Path):
+    # A store that accepts connections and never answers.
+    with socket.socket() as store:
+        store.bind(("127.0.0.1", 0))
+        store.listen()
+        script.write_text(script.read_text().replace("'clicks.csv'", "'s3://bucket/clicks.csv'"))
+        variables = {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{store.getsockname()[1]}",
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_ACCESS_KEY_ID": "key",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+        }
+        command = [binary(), "serve", str(script), "--port", "0"]
+        with subprocess.Popen(command, env=environment() | variables, stderr=subprocess.PIPE) as server:
+            store.accept()
+            server.terminate()
+            assert server.wait(PATIENCE_SECONDS) == 0
 
 
 def test_logs_are_json(script: Path, tmp_path: Path):

@@ -1,14 +1,23 @@
 """Datasets in S3, against moto, a local implementation of its protocol."""
 
+import http.client
 import json
+import re
+import socket
 import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlsplit
 
 import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
 import forebay
-from support import REPOSITORY, binary, environment as clean_environment
+from support import REPOSITORY, Process, binary, environment as clean_environment
 
 PHOTOS = REPOSITORY / "examples" / "photos"
 PIPELINE = """
@@ -113,15 +122,156 @@ def test_quarantined_rows_are_written_to_a_bucket(bucket, tmp_path):
     assert batch["ids"] == ["1"]
 
 
-# A store that refuses a bucket counts as unavailable.
-@pytest.mark.parametrize(("location", "code"), [("s3://bucket/nothing", 2), ("s3://nobody/photos", 6)])
-def test_a_bucket_or_key_that_is_not_there_is_named(bucket, tmp_path, location, code):
-    _, environment = bucket
-    script = tmp_path / "script.sql"
+class Interposed(ThreadingHTTPServer):
+    """A store in front of another one, which may stall, or answer in its own way."""
+
+    daemon_threads = True
+
+    def __init__(self, upstream: str):
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.upstream = urlsplit(upstream).netloc
+        self.released = threading.Event()
+        self.stalls: Callable[[str], bool] = lambda path: False
+        self.answer: tuple[int, str] | None = None
+        self.requests: list[str] = []
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Interposed
+
+    def _handle(self):
+        length = int(self.headers.get("Content-Length") or 0)
+        body = self.rfile.read(length)
+        self.server.requests.append(f"{self.command} {self.path}")
+        if self.server.stalls(self.path):
+            self.server.released.wait(60)
+        if self.server.answer is not None:
+            status, text = self.server.answer
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(b"" if self.command == "HEAD" else text.encode())
+            return
+        upstream = http.client.HTTPConnection(self.server.upstream, timeout=60)
+        upstream.request(self.command, self.path, body, dict(self.headers))
+        answer = upstream.getresponse()
+        content = answer.read()
+        self.send_response(answer.status)
+        for name, value in answer.getheaders():
+            if name.lower() not in ("connection", "transfer-encoding", "server", "date"):
+                self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
+
+    do_GET = do_HEAD = do_PUT = do_POST = _handle
+
+    def log_message(self, *_):
+        pass
+
+
+@contextmanager
+def interposed(environment) -> Iterator[tuple[Interposed, dict[str, str]]]:
+    server = Interposed(environment["AWS_ENDPOINT_URL"])
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield server, environment | {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_port}"}
+    finally:
+        server.released.set()
+        server.shutdown()
+        server.server_close()
+
+
+def write_script(folder, location="s3://bucket/photos"):
+    script = folder / "script.sql"
     script.write_text(PIPELINE.format(location=location))
-    done = run(environment, str(script))
-    assert done.returncode == code
-    assert location in done.stderr
+    return str(script)
+
+
+@pytest.fixture
+def closed_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    ("location", "phrases"),
+    [
+        ("s3://bucket/nothing", ['"s3://bucket/nothing" does not exist', "hint: check the key, in which case counts"]),
+        ("s3://nobody/photos", ['the bucket of "s3://nobody/photos" does not exist', "AWS_ENDPOINT_URL"]),
+    ],
+)
+def test_a_bucket_or_key_that_is_not_there_is_named(bucket, tmp_path, location, phrases):
+    _, environment = bucket
+    done = run(environment, write_script(tmp_path, location))
+    assert done.returncode == 2
+    assert all(phrase in done.stderr for phrase in phrases), done.stderr
+    assert "<" not in done.stderr and "relative paths" not in done.stderr, done.stderr
+
+
+def test_a_refusal_is_a_sentence_and_is_not_repeated(bucket, tmp_path):
+    with interposed(bucket[1]) as (server, environment):
+        error = "<Code>AccessDenied</Code><Message>User: arn:aws:iam::1:user/x is not authorized</Message>"
+        server.answer = (403, f"<?xml version='1.0'?><Error>{error}</Error>")
+        done = run(environment, write_script(tmp_path))
+        assert done.returncode == 3
+        assert '"s3://bucket/photos" may not be accessed' in done.stderr and "<" not in done.stderr, done.stderr
+        assert len(server.requests) == len(set(server.requests))
+
+
+def test_settings_that_are_missing_are_named(bucket, tmp_path, closed_port):
+    _, environment = bucket
+    script = write_script(tmp_path)
+    done = run({name: value for name, value in environment.items() if name != "AWS_ALLOW_HTTP"}, script)
+    assert done.returncode == 2 and "set AWS_ALLOW_HTTP=true" in done.stderr, done.stderr
+    secrets = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+    without = {name: value for name, value in environment.items() if name not in secrets}
+    started = time.monotonic()
+    done = run(without | {"AWS_METADATA_ENDPOINT": f"http://127.0.0.1:{closed_port}"}, script)
+    assert done.returncode == 3 and time.monotonic() - started < 30
+    wanted = [*secrets, "AWS_WEB_IDENTITY_TOKEN_FILE", f"127.0.0.1:{closed_port}", "AWS_SKIP_SIGNATURE"]
+    assert all(name in done.stderr for name in wanted), done.stderr
+
+
+def test_a_store_that_cannot_be_reached_is_named(bucket, tmp_path, closed_port):
+    environment = bucket[1] | {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{closed_port}"}
+    command = [binary(), "run", write_script(tmp_path)]
+    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, env={**clean_environment(), **environment}, **pipes) as process:
+        try:
+            # A warning, or the error if the retries took less than five seconds.
+            line = process.stderr.readline()
+        finally:
+            process.kill()
+    assert f"no connection to 127.0.0.1:{closed_port}: Connection refused" in line, line
+
+
+def test_a_store_that_stalls_is_logged_and_shown_until_it_answers(bucket, tmp_path):
+    client, _ = bucket
+    for number in range(3):
+        client.upload_file(str(PHOTOS / "cat" / "001.jpg"), "bucket", f"stalled/{number}.jpg")
+    with interposed(bucket[1]) as (server, environment):
+        log = tmp_path / "log"
+        script = write_script(tmp_path, "s3://bucket/stalled")
+        with log.open("w") as stderr, Process("serve", script, variables=environment, stderr=stderr) as serving:
+            server.stalls = lambda path: path.startswith("/bucket/stalled/")
+            command = [binary(), "run", "--connect", serving.uri, "--pipeline", "photos"]
+            reading = subprocess.Popen(command, env=clean_environment(), stdout=subprocess.DEVNULL)
+
+            def status() -> str:
+                asked = [binary(), "status", "--connect", serving.uri]
+                return subprocess.run(asked, env=clean_environment(), capture_output=True, text=True, timeout=60).stdout
+
+            deadline = time.monotonic() + 60
+            while "waits for a store" not in status():
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
+            line = r"waits for a store: \d requests, the oldest for \d+ s: http://[^ ]*/bucket/stalled/\d"
+            assert re.search(line, status()), status()
+            assert "a store does not answer; waiting" in log.read_text()
+            server.released.set()
+            assert reading.wait(60) == 0
+            assert "waits for a store" not in status()
 
 
 def test_a_list_of_paths_in_a_bucket_is_a_table_in_python(bucket, monkeypatch):

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::Dispatcher;
 use super::group::JobStatus;
 use crate::clock::Millis;
-use crate::messages::Report;
+use crate::messages::{Report, StoreWait};
 use crate::sequencer::WorkerId;
 use crate::window::{Plan, WindowId};
 
@@ -34,6 +34,9 @@ pub struct Status {
     pub workers: Vec<WorkerStatus>,
     /// Workers that were lost since this dispatcher started.
     pub workers_lost: u64,
+    /// Scripts that could not be opened again, with the error. Their earlier versions are served.
+    #[serde(default)]
+    pub scripts_failed: Vec<(String, String)>,
 }
 
 /// An open feed.
@@ -107,6 +110,9 @@ pub struct WorkerStatus {
     pub silent_ms: Millis,
     /// Feeds that it cannot compute, with the reason.
     pub refused: Vec<(Arc<str>, Report)>,
+    /// What it waits for from object stores, if it has waited for long.
+    #[serde(default)]
+    pub store_wait: Option<StoreWait>,
 }
 
 impl<P: Plan> Dispatcher<P> {
@@ -148,8 +154,14 @@ impl<P: Plan> Dispatcher<P> {
             memory_bytes: state.memory_bytes,
             silent_ms: now.saturating_sub(state.contact),
             refused: state.refused.iter().map(|(feed, report)| (Arc::clone(feed), report.clone())).collect(),
+            store_wait: state.store_wait.clone(),
         });
-        Status { feeds: feeds.collect(), workers: workers.collect(), workers_lost: self.workers_lost }
+        Status {
+            feeds: feeds.collect(),
+            workers: workers.collect(),
+            workers_lost: self.workers_lost,
+            scripts_failed: Vec::new(),
+        }
     }
 
     /// Returns the windows that cannot be computed, with the reason.

@@ -3,7 +3,7 @@
 //! Each table exists twice: here with its data, and in DataFusion with its columns, for planning.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use arrow::datatypes::SchemaRef;
 use datafusion::catalog::MemoryCatalogProviderList;
@@ -34,6 +34,8 @@ pub(crate) struct Catalog {
     tables: RwLock<BTreeMap<String, Dataset>>,
     pipelines: RwLock<BTreeMap<String, Arc<Pipeline>>>,
     broken: RwLock<Broken>,
+    /// Earlier pipelines, with their names. Their feeds keep them alive.
+    replaced: Mutex<Vec<(String, Weak<Pipeline>)>>,
     /// The number of holders of each unnamed table in memory.
     unnamed: Mutex<BTreeMap<String, usize>>,
 }
@@ -41,7 +43,7 @@ pub(crate) struct Catalog {
 impl Catalog {
     pub(super) fn new(context: SessionContext) -> Self {
         let (tables, pipelines, broken) = (RwLock::default(), RwLock::default(), RwLock::default());
-        Self { context, tables, pipelines, broken, unnamed: Mutex::default() }
+        Self { context, tables, pipelines, broken, replaced: Mutex::default(), unnamed: Mutex::default() }
     }
 
     /// DataFusion, which plans over these tables.
@@ -205,6 +207,40 @@ impl Catalog {
         let pipelines = self.pipelines.read();
         let found = pipelines.get(name).map(Arc::clone);
         found.ok_or_else(|| unknown("pipeline", name, pipelines.keys().cloned().collect()))
+    }
+
+    /// Has the tables and pipelines of `others` from now on, and no other ones.
+    pub(super) fn take_over(&self, others: &[&Self]) -> Result<()> {
+        let tables: BTreeMap<_, _> = others.iter().flat_map(|other| other.tables()).collect();
+        for gone in self.tables().into_keys().filter(|name| !tables.contains_key(name)) {
+            self.remove_table(&gone)?;
+        }
+        for (name, dataset) in tables {
+            self.add_table(&name, dataset)?;
+        }
+        let pipelines: BTreeMap<_, _> = others.iter().flat_map(|other| other.pipelines()).collect();
+        let broken = others.iter().map(|other| other.broken()).fold(Broken::default(), |mut all, broken| {
+            all.tables.extend(broken.tables);
+            all.pipelines.extend(broken.pipelines);
+            all
+        });
+        *self.broken.write() = broken;
+        let earlier = std::mem::replace(&mut *self.pipelines.write(), pipelines);
+        let now = self.pipelines();
+        let is_replaced =
+            |(name, earlier): &(String, Arc<Pipeline>)| now.get(name).is_none_or(|now| !Arc::ptr_eq(now, earlier));
+        let mut replaced = self.replaced.lock();
+        replaced.retain(|(_, pipeline)| pipeline.strong_count() > 0);
+        let gone = earlier.into_iter().filter(is_replaced);
+        replaced.extend(gone.map(|(name, pipeline)| (name, Arc::downgrade(&pipeline))));
+        Ok(())
+    }
+
+    /// The earlier pipelines of this name whose feeds are open, the latest first.
+    pub(super) fn replaced(&self, name: &str) -> Vec<Arc<Pipeline>> {
+        let replaced = self.replaced.lock();
+        let of_name = replaced.iter().rev().filter(|(replaced, _)| replaced == name);
+        of_name.filter_map(|(_, pipeline)| pipeline.upgrade()).collect()
     }
 
     /// A dataset of a table or pipeline that satisfies `is_it`. Pipelines count because their table may have been

@@ -1,8 +1,9 @@
 //! A session: tables, pipelines, worker threads and memory limits. It runs SQL and opens feeds.
 //!
 //! The [`catalog`] holds tables and pipelines by name. [`statements`] runs SQL over it and returns [`outputs`].
-//! [`specs`] opens feeds described by another process.
+//! [`specs`] opens feeds described by another process, and [`beside`] replaces scripts while feeds are read.
 
+mod beside;
 mod build;
 mod builder;
 mod catalog;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arrow::datatypes::SchemaRef;
-use forebay_storage::{Dataset, DatasetSpec, Keeping, Stores};
+use forebay_storage::{Dataset, DatasetSpec, Keeping, StoreWait, Stores};
 use parking_lot::Mutex;
 
 pub use build::build;
@@ -83,6 +84,11 @@ impl Session {
     /// URL or absolute path of the folder that Forebay writes to.
     pub fn root(&self) -> &str {
         &self.root
+    }
+
+    /// The requests to object stores that have waited for five seconds or more, if there are any.
+    pub fn store_wait(&self) -> Option<StoreWait> {
+        self.stores.waits()
     }
 
     /// The names and columns of all tables.

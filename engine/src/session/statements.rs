@@ -253,7 +253,7 @@ impl Script<'_> {
 /// Adds a hint about relative paths if a location does not exist.
 pub(crate) fn misplaced(error: Error) -> Error {
     match error.kind() {
-        ErrorKind::NotFound => {
+        ErrorKind::NotFound if error.hint().is_none() => {
             error.with_hint("check the path; relative paths start at the script's folder, or at the session's base")
         }
         _ => error,

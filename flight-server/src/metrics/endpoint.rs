@@ -121,7 +121,7 @@ mod tests {
         endpoint.patience = Duration::from_millis(200);
         let address = endpoint.address;
         let health = Arc::new(Health::default());
-        health.serves(Metrics::new(None, None, Arc::default()));
+        health.serves(Metrics::new(None, None, Arc::default(), Default::default()));
         tokio::select! {
             never = endpoint.serve(health) => match never {},
             tested = test(address) => tested,

@@ -11,6 +11,7 @@ mod endpoint;
 pub(crate) mod health;
 mod page;
 mod process;
+mod security;
 pub(crate) mod streams;
 mod worker;
 pub(crate) mod worker_counts;
@@ -24,11 +25,12 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 
-use crate::clock::now_unix_seconds;
 use crate::dispatcher::DispatcherService;
 use crate::worker::WorkerService;
 pub use endpoint::MetricsEndpoint;
+use forebay_flight_client::wall_clock::now_unix_seconds;
 use page::Page;
+pub(crate) use security::SecurityState;
 use streams::StreamCounts;
 
 /// The metrics of a process.
@@ -43,9 +45,10 @@ impl Metrics {
         dispatcher: Option<Arc<DispatcherService>>,
         worker: Option<Arc<WorkerService>>,
         streams: Arc<StreamCounts>,
+        security: SecurityState,
     ) -> Self {
         let worker_only = worker.clone().filter(|_| dispatcher.is_none());
-        let all = Everything { dispatcher, worker, streams, started: now_unix_seconds() };
+        let all = Everything { dispatcher, worker, streams, security, started: now_unix_seconds() };
         let mut registry = Registry::default();
         registry.register_collector(Box::new(all));
         Self { registry, worker_only }
@@ -69,6 +72,7 @@ struct Everything {
     dispatcher: Option<Arc<DispatcherService>>,
     worker: Option<Arc<WorkerService>>,
     streams: Arc<StreamCounts>,
+    security: SecurityState,
     started: u64,
 }
 
@@ -90,6 +94,7 @@ impl Collector for Everything {
         if let Some(worker) = &self.worker {
             worker::write(&mut page, worker)?;
         }
+        security::write(&mut page, &self.security)?;
         process::write(&mut page, self.started)
     }
 }
@@ -124,7 +129,7 @@ mod tests {
 
     fn text(dispatcher: &Arc<DispatcherService>, worker: &Arc<WorkerService>, streams: &Arc<StreamCounts>) -> String {
         let (dispatcher, worker) = (Some(Arc::clone(dispatcher)), Some(Arc::clone(worker)));
-        Metrics::new(dispatcher, worker, Arc::clone(streams)).text().unwrap()
+        Metrics::new(dispatcher, worker, Arc::clone(streams), SecurityState::default()).text().unwrap()
     }
 
     fn worker_call(worker: WorkerId, address: &str) -> WorkerCall {
@@ -141,6 +146,7 @@ mod tests {
             windows: 0,
             held: Changes { known: Default::default(), is_all: true, changed: Vec::new() },
             refused: Vec::new(),
+            store_wait: None,
         };
         let operators = forebay_engine::operator_versions();
         WorkerCall { build: forebay_engine::build().unwrap().clone(), operators, sync }
@@ -178,7 +184,7 @@ mod tests {
         assert_eq!(all.value("forebay_worker_dispatcher_reachable", &[]), Some(0.0));
         assert_eq!(all.value("forebay_build_info", &[("version", env!("CARGO_PKG_VERSION"))]), Some(1.0));
         assert!(all.value("process_cpu_seconds_total", &[]).is_some());
-        let worker = check(&Metrics::new(None, Some(worker), Arc::default()).text().unwrap());
+        let worker = check(&Metrics::new(None, Some(worker), Arc::default(), SecurityState::default()).text().unwrap());
         assert!(worker.families().all(|name| !name.starts_with("forebay_dispatcher")), "a worker dispatches nothing");
     }
 

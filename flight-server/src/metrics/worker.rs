@@ -49,6 +49,17 @@ pub(super) fn write(page: &mut Page<'_>, worker: &WorkerService) -> fmt::Result 
     )?;
     windows(page, worker, &feeds)?;
     let usage = worker.usage();
+    let wait = worker.store_wait();
+    page.single(
+        "forebay_worker_store_requests_waiting",
+        "Requests to object stores that have waited for five seconds or more",
+        wait.as_ref().map_or(0.0, |wait| wait.requests as f64),
+    )?;
+    page.single(
+        "forebay_worker_store_wait_seconds",
+        "How long the oldest of them has waited",
+        wait.as_ref().map_or(0.0, |wait| super::page::seconds(wait.oldest_ms)),
+    )?;
     page.single("forebay_worker_source_memory_bytes", "Source rows of windows in memory", usage.source_bytes as f64)?;
     page.single("forebay_worker_chunk_memory_bytes", "Processed rows of windows in memory", usage.chunk_bytes as f64)?;
     page.single(
