@@ -266,9 +266,13 @@ impl Server {
         };
         let mut asked = self.security.reload.subscribe();
         let reloading = async {
-            let Some(scripts) = &roles.scripts else { return std::future::pending().await };
+            let Some(scripts) = roles.scripts else { return std::future::pending().await };
             while asked.changed().await.is_ok() {
-                scripts.reload(false).await;
+                let scripts = Arc::clone(&scripts);
+                // A task of its own, because planning takes long, and this process's worker must not fall silent.
+                let mut opening = JoinSet::new();
+                opening.spawn(async move { scripts.reload(false).await });
+                opening.join_next().await;
             }
         };
         let has_local = roles.local_socket && self.security.tls.is_none();

@@ -1,4 +1,4 @@
-"""Scripts that change while a server runs, and readers of some pipelines only."""
+"""Scripts and tokens that change while a server runs, and readers of some pipelines only."""
 
 import json
 import signal
@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow.flight as flight
 import pytest
 
+import forebay
 from support import Process, Server, binary, environment
 
 PATIENCE_SECONDS = 60
@@ -238,3 +239,32 @@ def test_a_token_is_for_its_pipelines(scripts: Path, tmp_path: Path):
         (tmp_path / "operator").write_text(OPERATOR)
         done = run("worker", "--dispatcher", server.uri, "--token-file", tmp_path / "operator")
         assert done.returncode == 3 and "needs a worker's token" in done.stderr, done.stderr
+
+
+def test_a_token_is_replaced_while_a_loop_runs(scripts: Path, tmp_path: Path):
+    tokens, own = tmp_path / "tokens", tmp_path / "own"
+    old, new = "the-old-token-of-a-trainer", "the-new-token-of-a-trainer"
+    [file.write_text(old) for file in (tokens, own)]
+
+    def accepts(server: Process, token: str) -> bool:
+        return run("status", "--connect", server.uri, "--token", token).returncode == 0
+
+    with Server(scripts, "--token-file", str(tokens)) as server:
+        cluster = forebay.connect(server.uri, token_file=own)
+        loop = iter(cluster.load("train", format="numpy"))
+        rows = list(next(loop)["id"])
+        tokens.write_text(f"{new}\n{old}\n")
+        until("the new token", lambda: accepts(server, new))
+        own.write_text(new)
+        tokens.write_text(new)
+        until("the end of the old token", lambda: not accepts(server, old))
+        # On the connection that it has.
+        assert cluster.pipelines() == ["train"]
+        for batch in loop:
+            rows.extend(batch["id"])
+        assert sorted(rows) == list(range(ROWS))
+        # A file that is being written changes nothing.
+        own.write_text("")
+        assert cluster.pipelines() == ["train"]
+    with pytest.raises(forebay.InvalidError, match="has no token"):
+        forebay.connect(server.uri, token_file=own)
