@@ -208,9 +208,8 @@ impl Dataset {
     ) -> Result<RangeRows> {
         let inner = &*self.inner;
         let own = inner.file_schema.fields().len();
-        let is_text =
-            |at: &usize| inner.file_schema.fields().get(*at).is_some_and(|f| *f.data_type() == DataType::Utf8);
-        let dictionaries = match self.has_dictionaries() {
+        let is_text = |at: &usize| inner.schema.fields().get(*at).is_some_and(|f| *f.data_type() == DataType::Utf8);
+        let dictionaries: Vec<usize> = match self.has_dictionaries() {
             true => dictionaries.iter().copied().filter(is_text).collect(),
             false => Vec::new(),
         };
@@ -223,6 +222,7 @@ impl Dataset {
         };
         let (file, groups) = self.find(range)?;
         let of_file: Vec<usize> = columns.iter().copied().filter(|column| *column < own).collect();
+        let dictionaries_of_file: Vec<usize> = dictionaries.iter().copied().filter(|column| *column < own).collect();
         let positions: Vec<usize> = (0..columns.len()).filter(|at| columns[*at] < own).collect();
         let output = Arc::new(schema.project(&positions).map_err(|e| Error::internal(e.to_string()))?);
         let request = ReadRequest {
@@ -231,7 +231,7 @@ impl Dataset {
             range,
             schema: &inner.file_schema,
             columns: &of_file,
-            dictionaries: &dictionaries,
+            dictionaries: &dictionaries_of_file,
             output: &output,
         };
         let mut decoded = inner.reader.read(request).await?;

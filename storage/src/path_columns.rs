@@ -7,8 +7,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, StringArray, UInt32Array};
-use arrow::compute::{CastOptions, cast_with_options, take};
+use arrow::array::{Array, ArrayRef, DictionaryArray, Int32Array, RecordBatch, RecordBatchOptions, StringArray, UInt32Array};
+use arrow::compute::{CastOptions, cast, cast_with_options, take};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use serde::{Deserialize, Serialize};
@@ -115,8 +115,8 @@ impl PathValues {
         }
     }
 
-    /// The requested columns, in their order: those of the file from `batch`, and those of the path of file `file`.
-    /// Columns from `own` on are of the path.
+    /// The requested columns, in their order and with the types of `output`: those of the file from `batch`, and those
+    /// of the path of file `file`. Columns from `own` on are of the path.
     pub(crate) fn complete(
         &self,
         batch: &RecordBatch,
@@ -127,12 +127,21 @@ impl PathValues {
     ) -> Result<RecordBatch, ArrowError> {
         let mut next = batch.columns().iter();
         let at = UInt32Array::from_value(file, batch.num_rows());
-        let complete = columns.iter().map(|column| match column.checked_sub(own) {
-            Some(of_path) => take(&self.values[of_path], &at, None),
+        let complete = columns.iter().zip(output.fields()).map(|(column, field)| match column.checked_sub(own) {
+            Some(of_path) => match field.data_type() {
+                DataType::Dictionary(..) => self.as_dictionary(of_path, file, batch.num_rows()),
+                _ => take(&self.values[of_path], &at, None),
+            },
             None => next.next().cloned().ok_or_else(|| ArrowError::ComputeError("a column is missing".to_owned())),
         });
         let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
         RecordBatch::try_new_with_options(Arc::clone(output), complete.collect::<Result<_, _>>()?, &options)
+    }
+
+    /// The text of a file in all of its rows.
+    fn as_dictionary(&self, column: usize, file: u32, rows: usize) -> Result<ArrayRef, ArrowError> {
+        let text = cast(&self.values[column].slice(file as usize, 1), &DataType::Utf8View)?;
+        Ok(Arc::new(DictionaryArray::try_new(Int32Array::from_value(0, rows), text)?))
     }
 }
 

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use arrow::array::Array;
+use arrow::array::{Array, AsArray};
+use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Schema};
 use arrow::util::display::array_value_to_string;
-use forebay_storage::{Dataset, DatasetSpec, ErrorKind, PathColumns};
+use forebay_storage::{Dataset, DatasetSpec, ErrorKind, PathColumns, dictionary_of_texts};
 
 use crate::support::{TestFolder, all_formats, csv, csv_table, parquet_bytes, read_all, stored_as};
 
@@ -151,7 +152,8 @@ async fn every_format_has_columns_of_folders() {
                 place.put(&file, format.format().sample(&file, 0..1, format.options()).bytes).await;
             }
             let dataset = place.open(name, format.clone()).await.unwrap();
-            assert_eq!(read_all(&dataset, 1, dataset.schema().fields().len() - 1).await, [1, 2], "{name}");
+            let last = dataset.schema().fields().len() - 1;
+            assert_eq!(read_all(&dataset, 1, last).await, [1, 2], "{name}");
             if name == "media" {
                 assert_eq!(
                     everything(&dataset).await.1[0].split(' ').skip(2).collect::<Vec<_>>(),
@@ -160,6 +162,25 @@ async fn every_format_has_columns_of_folders() {
             }
         }
     }
+}
+
+#[tokio::test]
+async fn texts_of_folders_are_read_as_dictionaries_like_others() {
+    let place = TestFolder::memory();
+    for folder in ["country=ch", "country=__HIVE_DEFAULT_PARTITION__"] {
+        place.put(&format!("t/{folder}/a.parquet"), parquet_bytes(0..3)).await;
+    }
+    let dataset = place.open("t", stored_as("parquet")).await.unwrap();
+    let last = dataset.schema().fields().len() - 1;
+    let mut texts = Vec::new();
+    for range in dataset.row_ranges(u64::MAX) {
+        let read = dataset.read_with_dictionaries(&range, &[last, 0], &[0, last]).await.unwrap().batch;
+        assert_eq!(*read.column(0).data_type(), dictionary_of_texts());
+        let plain = cast(read.column(0), &DataType::Utf8).unwrap();
+        texts.extend(plain.as_string::<i32>().iter().map(|text| text.map(str::to_owned)));
+    }
+    let ch = || Some("ch".to_owned());
+    assert_eq!(texts, [None, None, None, ch(), ch(), ch()]);
 }
 
 #[tokio::test]
