@@ -80,16 +80,32 @@ impl Dataset {
         check_spec(spec)?;
         let files = listing::list(stores, &spec.location, spec.format.descriptor()).await?;
         let location = stores.locate(&spec.location)?.display();
-        Self::of_files(DatasetSpec { location, ..spec.clone() }, files).await
+        let mut spec = DatasetSpec { location, ..spec.clone() };
+        if spec.format.descriptor().names_are_data {
+            // No folder's name is lost without columns.
+            spec.path_columns = spec.path_columns.where_common(&files);
+        }
+        Self::of_files(spec, files).await
     }
 
     /// Like [`open`](Self::open), for the files at all of these locations, in the order of their paths.
     ///
     /// # Errors
     /// `Invalid` for a file at two locations, and for locations in different stores.
-    pub async fn open_all(stores: &Stores, locations: &[String], format: &TableFormat) -> Result<Self> {
+    pub async fn open_all(
+        stores: &Stores,
+        locations: &[String],
+        format: &TableFormat,
+        path_columns: PathColumns,
+    ) -> Result<Self> {
         let (location, files) = listing::list_all(stores, locations, format.descriptor()).await?;
-        let path_columns = PathColumns::Inferred;
+        let paths: HashSet<&Path> = files.iter().map(|file| &file.location).collect();
+        let is_file = |location: &String| stores.locate(location).is_ok_and(|place| paths.contains(&place.path));
+        // Files that are named one by one may be of several folders.
+        let path_columns = match format.descriptor().names_are_data || locations.iter().all(is_file) {
+            true => path_columns.where_common(&files),
+            false => path_columns,
+        };
         let spec = DatasetSpec { location, format: format.clone(), schema: None, path_columns };
         check_spec(&spec)?;
         Self::of_files(spec, files).await
@@ -100,6 +116,10 @@ impl Dataset {
         let request = OpenRequest { files: &files, options: format.options(), columns: spec.schema.as_ref() };
         let path_values = PathValues::of(&spec.path_columns, &files)?;
         let Opened { schema: file_schema, groups, reader } = format.format().open(request).await?;
+        let file_schema = match format.descriptor().names_are_data {
+            true => path_values.not_replaced(&file_schema),
+            false => file_schema,
+        };
         check_names(&file_schema, &files)?;
         let schema = path_values.with_columns_of(&file_schema, files.first())?;
         let snapshot = Arc::new(Snapshot::new(format, &schema, &files, groups));
