@@ -27,6 +27,21 @@ where
     stream::iter(files.iter().map(work)).buffered(FILES_AT_ONCE).try_collect().boxed()
 }
 
+/// Like [`for_all`], and passes each result through `then`, in the files' order, as soon as those before it are there.
+pub(crate) fn for_all_then<'a, T, U, F>(
+    files: &'a [PinnedFile],
+    work: impl Fn(&'a PinnedFile) -> F + Send + 'a,
+    mut then: impl FnMut(&'a PinnedFile, T) -> Result<U> + Send + 'a,
+) -> BoxFuture<'a, Result<Vec<U>>>
+where
+    T: Send + 'a,
+    U: Send + 'a,
+    F: Future<Output = Result<T>> + Send + 'a,
+{
+    let results = stream::iter(files.iter().map(work)).buffered(FILES_AT_ONCE);
+    results.zip(stream::iter(files)).map(move |(result, file)| then(file, result?)).try_collect().boxed()
+}
+
 /// A file in the state at the time of the snapshot.
 #[derive(Clone, Debug)]
 pub struct PinnedFile {
