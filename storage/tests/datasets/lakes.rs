@@ -69,11 +69,39 @@ async fn files_of_a_table_with_a_log_are_refused() {
 }
 
 #[tokio::test]
+async fn tables_are_found_beside_many_files_and_through_links() {
+    for place in TestFolder::all() {
+        place.put("ice/data/0.parquet", parquet_bytes(0..1)).await;
+        for at in 0..1500 {
+            place.put(&format!("ice/metadata/snap-{at}.avro"), "").await;
+        }
+        place.put("ice/metadata/00007-1b4e28ba-2fa1-11d2-883f-0016d3cca427.metadata.json", "{}").await;
+        check(&place, "ice/data", Err("is an Iceberg table")).await;
+        place.put("hint/data/0.parquet", parquet_bytes(0..1)).await;
+        place.put("hint/metadata/version-hint.text", "7").await;
+        check(&place, "hint/data", Err("is an Iceberg table")).await;
+    }
+    #[cfg(unix)]
+    {
+        let place = TestFolder::file();
+        place.put("delta/_delta_log/0.json", "{}").await;
+        place.put("delta/eu/0.parquet", parquet_bytes(0..1)).await;
+        place.put("plain/0.parquet", parquet_bytes(0..1)).await;
+        std::os::unix::fs::symlink(place.path("delta/eu"), place.path("europe")).unwrap();
+        std::os::unix::fs::symlink(place.path("plain"), place.path("link")).unwrap();
+        let text = format!("\"{}\" is a Delta Lake table", place.display("delta"));
+        check(&place, "europe", Err(&text)).await;
+        check(&place, "link", Ok(1)).await;
+    }
+}
+
+#[tokio::test]
 async fn plain_folders_with_such_names_are_read() {
     for place in TestFolder::all() {
         place.put("photos/a.parquet", parquet_bytes(0..3)).await;
         place.put("photos/metadata/b.parquet", parquet_bytes(3..5)).await;
         place.put("photos/metadata/notes.json", "{}").await;
+        place.put("photos/metadata/img1.metadata.json", "{}").await;
         place.put("photos/metadata/old/v1.metadata.json", "{}").await;
         place.put("photos/x_delta_log/c.parquet", parquet_bytes(5..6)).await;
         check(&place, "photos", Ok(6)).await;
