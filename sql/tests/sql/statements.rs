@@ -81,7 +81,8 @@ fn a_script_of_all_statements() {
 #[test]
 fn names_in_partitioned_by_are_identifiers() {
     let columns = |clauses: &str| {
-        let text = format!("CREATE EXTERNAL TABLE t {clauses} LOCATION 'x'").replace('%', "STORED AS CSV PARTITIONED BY");
+        let text =
+            format!("CREATE EXTERNAL TABLE t {clauses} LOCATION 'x'").replace('%', "STORED AS CSV PARTITIONED BY");
         let Ok([Statement::CreateTable(table)]) = parse(&text).map(|it| <[Statement; 1]>::try_from(it).unwrap()) else {
             panic!("{text}: {:?}", parse(&text));
         };
@@ -97,7 +98,8 @@ fn names_in_partitioned_by_are_identifiers() {
     assert_eq!(columns("(A INT, B INT) % (b)"), "a Int32 | b Int32");
     assert_eq!(columns("(a INT) % (\"A\" INT)"), "a Int32 | A Int32");
     for (clauses, name) in [("% (a, A)", "a"), ("% (\"A b\", \"A b\")", "A b")] {
-        let text = format!("CREATE EXTERNAL TABLE t {clauses} LOCATION 'x'").replace('%', "STORED AS CSV PARTITIONED BY");
+        let text =
+            format!("CREATE EXTERNAL TABLE t {clauses} LOCATION 'x'").replace('%', "STORED AS CSV PARTITIONED BY");
         let error = parse(&text).unwrap_err();
         assert_eq!(error.message(), format!("PARTITIONED BY names column \"{name}\" twice"));
         assert_eq!(error.place(), Some(Place { line: 1, column: 39 }));

@@ -219,7 +219,8 @@ async fn several_locations_are_one_dataset() {
         refused(&["a.csv", "x/_tmp/e.csv"], "has a name that begins with . or _").await;
         refused(&[], "at least one location").await;
         let elsewhere = [place.display("a.csv"), "s3://bucket/b.csv".to_owned()];
-        let error = Dataset::open_all(&place.stores(), &elsewhere, &csv_table(), PathColumns::Inferred).await.unwrap_err();
+        let error =
+            Dataset::open_all(&place.stores(), &elsewhere, &csv_table(), PathColumns::Inferred).await.unwrap_err();
         assert!(error.to_string().contains("must be in one store"), "{error}");
     }
 }
