@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use forebay_sql::{Place, TableDefinition};
+use forebay_storage::formats::Format;
 use forebay_storage::{PathColumns, TableFormat, formats};
 
 use crate::error::{Error, Result};
@@ -18,24 +19,40 @@ pub(crate) fn format_of(table: &TableDefinition) -> Result<TableFormat, (Place, 
             .with_hint(format!("STORED AS {}", names.join(", ")));
         (table.file_type_place, error)
     })?;
-    let options: Vec<_> = table.options.iter().filter(|(name, _)| name != HIVE_PARTITIONING).cloned().collect();
-    TableFormat::new(format, &table.location, &options).map_err(|error| (table.place, with_hint(error)))
+    of_options(format, &table.location, &table.options).map_err(|error| (table.place, error))
+}
+
+/// A format with those of a table's options that are its own.
+pub(crate) fn of_options(
+    format: &'static dyn Format,
+    location: &str,
+    options: &[(String, String)],
+) -> Result<TableFormat> {
+    let own: Vec<_> = options.iter().filter(|(name, _)| name != HIVE_PARTITIONING).cloned().collect();
+    TableFormat::new(format, location, &own).map_err(with_hint)
 }
 
 /// The columns of a table that are in its files' paths.
 pub(crate) fn path_columns_of(table: &TableDefinition) -> Result<PathColumns, (Place, Error)> {
-    let option = table.options.iter().find(|(name, _)| name == HIVE_PARTITIONING).map(|(_, value)| value.as_str());
-    match (option, &table.path_columns) {
-        (Some("false"), None) => Ok(PathColumns::Ignored),
-        (None | Some("true"), None) => Ok(PathColumns::Inferred),
-        (None | Some("true"), Some(declared)) => Ok(PathColumns::Declared(Arc::clone(declared))),
-        (Some("false"), Some(_)) => Err((
+    let inferred = path_columns_of_options(&table.options).map_err(|error| (table.place, error))?;
+    match (inferred, &table.path_columns) {
+        (PathColumns::Ignored, Some(_)) => Err((
             table.place,
             Error::invalid(format!("PARTITIONED BY contradicts the option '{HIVE_PARTITIONING}' 'false'")),
         )),
-        (Some(other), _) => {
-            Err((table.place, Error::invalid(format!("\"{HIVE_PARTITIONING}\" must be true or false, got '{other}'"))))
-        }
+        (_, Some(declared)) => Ok(PathColumns::Declared(Arc::clone(declared))),
+        (inferred, None) => Ok(inferred),
+    }
+}
+
+/// Whether the options of a table ask for columns from its files' paths.
+pub(crate) fn path_columns_of_options(options: &[(String, String)]) -> Result<PathColumns> {
+    let option = options.iter().find(|(name, _)| name == HIVE_PARTITIONING).map(|(_, value)| value.as_str());
+    match option {
+        Some(no) if no.eq_ignore_ascii_case("false") => Ok(PathColumns::Ignored),
+        None => Ok(PathColumns::Inferred),
+        Some(yes) if yes.eq_ignore_ascii_case("true") => Ok(PathColumns::Inferred),
+        Some(other) => Err(Error::invalid(format!("\"{HIVE_PARTITIONING}\" must be true or false, got '{other}'"))),
     }
 }
 

@@ -7,29 +7,35 @@ use arrow::compute::cast;
 use arrow::datatypes::{Field, FieldRef, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use forebay_arrays::{digest, schema_digest, without_views};
-use forebay_storage::{Dataset, DatasetSpec, PathColumns, TableFormat, format_at, formats};
+use forebay_storage::{Dataset, DatasetSpec, TableFormat, format_at, formats};
 
 use crate::error::{Error, Result};
 use crate::session::{Session, misplaced};
-use crate::table_format::with_hint;
+use crate::table_format::{of_options, path_columns_of_options, with_hint};
 use crate::table_pieces::{PieceLimits, in_pieces};
 
 impl Session {
     /// Creates or replaces the table `name` over the files at `location`, like `CREATE OR REPLACE EXTERNAL TABLE`.
-    /// Without the name of a [format](crate::formats), the files' extensions determine it.
+    /// Without the name of a [format](crate::formats), the files' extensions determine it. `options` are those of SQL.
     ///
     /// # Errors
     /// `Invalid` for an unknown or undetermined format; errors of listing the files; errors for column names that no
     /// table may have.
-    pub async fn add_files(&self, name: &str, location: &str, format: Option<&str>) -> Result<()> {
+    pub async fn add_files(
+        &self,
+        name: &str,
+        location: &str,
+        format: Option<&str>,
+        options: &[(String, String)],
+    ) -> Result<()> {
         let _executing = self.executing.lock().await;
         let format = match format {
             Some(format) => formats::find(format),
             None => format_at(&self.stores, location).await,
         };
-        let format = format.and_then(|format| TableFormat::new(format, location, &[])).map_err(with_hint)?;
-        let spec =
-            DatasetSpec { location: location.to_owned(), format, schema: None, path_columns: PathColumns::Inferred };
+        let format = of_options(format.map_err(with_hint)?, location, options)?;
+        let path_columns = path_columns_of_options(options)?;
+        let spec = DatasetSpec { location: location.to_owned(), format, schema: None, path_columns };
         let dataset = self.open_dataset(&spec).await.map_err(|error| misplaced(Error::from(error)))?;
         self.catalog.add_table(name, dataset)
     }
@@ -40,7 +46,13 @@ impl Session {
     /// # Errors
     /// Those of [`add_files`](Self::add_files), and `Invalid` for locations of several formats or stores, and for a
     /// file at two of them.
-    pub async fn add_all_files(&self, name: &str, locations: &[String], format: Option<&str>) -> Result<()> {
+    pub async fn add_all_files(
+        &self,
+        name: &str,
+        locations: &[String],
+        format: Option<&str>,
+        options: &[(String, String)],
+    ) -> Result<()> {
         let _executing = self.executing.lock().await;
         let mut found: Option<(&String, TableFormat)> = None;
         let mut unknown = None;
@@ -49,8 +61,8 @@ impl Session {
                 Some(format) => formats::find(format),
                 None => format_at(&self.stores, location).await,
             };
-            let format = match format.and_then(|format| TableFormat::new(format, location, &[])) {
-                Ok(format) => format,
+            let format = match format {
+                Ok(format) => of_options(format, location, options)?,
                 // The listing says whether the location exists, and has files of the others' format.
                 Err(error) => {
                     unknown.get_or_insert(error);
@@ -70,7 +82,9 @@ impl Session {
             let none = || Error::invalid("a table needs at least one location");
             return Err(unknown.map_or_else(none, with_hint));
         };
-        let dataset = Dataset::open_all(&self.stores, locations, &format, Some(self.keeping())).await;
+        let path_columns = path_columns_of_options(options)?;
+        let keeping = Some(self.keeping());
+        let dataset = Dataset::open_all(&self.stores, locations, &format, path_columns, keeping).await;
         self.catalog.add_table(name, dataset.map_err(|error| misplaced(Error::from(error)))?)
     }
 

@@ -213,7 +213,15 @@ def sql(text: str | os.PathLike[str], **tables: Any) -> Pipeline | Any:
     return default_session().sql(text, **tables)
 
 
-def table(source: Any, *, name: str | None = None, format: str | None = None) -> Table:
+def table(
+    source: Any,
+    *,
+    name: str | None = None,
+    format: str | None = None,
+    hive_partitioning: bool | None = None,
+    missing: Literal["null", "error"] | None = None,
+    widen: bool | None = None,
+) -> Table:
     """Returns a table to build a pipeline from. `source` is one of:
 
     - the name of a table, or a path, glob or URL of files;
@@ -223,8 +231,22 @@ def table(source: Any, *, name: str | None = None, format: str | None = None) ->
     - a dict of arrays of NumPy, torch or JAX, or of lists; arrays of several dimensions are columns of tensors;
     - a list of dicts, each a row;
     - a `datasets.Dataset`.
+
+    Options of files, as in SQL's `OPTIONS`:
+
+    - `hive_partitioning` (True): whether folders such as `dt=2026-01-01` are columns.
+    - `missing`: "null" reads a column that some Parquet files lack as null there, "error" refuses such files. By
+      default it is null, and files that share no column, and names that differ only by case, are refused.
+    - `widen` (True): whether a column of Parquet files has the widest of its types.
     """
-    return default_session().table(source, name=name, format=format)
+    return default_session().table(
+        source,
+        name=name,
+        format=format,
+        hive_partitioning=hive_partitioning,
+        missing=missing,
+        widen=widen,
+    )
 
 
 def concat(sources: Sequence[Any], *, memory_limit: int | str = MEMORY_LIMIT) -> Table:

@@ -22,24 +22,33 @@ _GLOB = re.compile(r"[*?\[{]")
 NAMED_MAX = 3
 
 
-def table_of(session: Session, paths: Sequence[str | os.PathLike[str]], name: str | None, format: str | None) -> Table:
+def table_of(
+    session: Session,
+    paths: Sequence[str | os.PathLike[str]],
+    name: str | None,
+    format: str | None,
+    options: Sequence[tuple[str, str]] = (),
+) -> Table:
     """Returns a table of all files at these paths. If they all name media files, it has a row for each path, as it was
     given, with the file's bytes."""
     given = [os.fspath(path) for path in paths]
     if not all(_is_media_file(session, path, format) for path in given):
-        name = name or name_of("\n".join(given))
-        session._native.add_all_files(name, given, format)
+        name = name or name_of("\n".join(given), options)
+        session._native.add_all_files(name, given, format, list(options))
         return Table(session, quoted(name))
     if name is not None:
         raise InvalidError(
             '"name" does not apply to a list of paths',
             'name it in a query: forebay.sql("SELECT … FROM pictures", pictures=[…])',
         )
+    for option, _ in options:
+        raise InvalidError(f'"{option}" does not apply to a list of paths of media files', "leave it out")
     pyarrow = required("pyarrow", "a table of a list of paths")
     folder = _folder(given)
     below = [_below(path, folder) for path in given]
     labels = [posixpath.basename(posixpath.dirname(path)) or None for path in given]
-    files = session._register(f"{name_of(folder)}_files", folder, "media")
+    # The folder may hold other files, whose folders have other columns.
+    files = session._register(f"{name_of(folder)}_files", folder, "media", [("hive_partitioning", "false")])
     columns = {"file": below, "path": given, "label": labels}
     listed = session.table({column: pyarrow.array(texts, pyarrow.string()) for column, texts in columns.items()})
     found = Table(

@@ -9,7 +9,7 @@ import re
 import threading
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence, cast
+from typing import TYPE_CHECKING, Any, Callable, Literal, Mapping, Sequence, cast
 
 from . import _arguments as arguments
 from . import _formats as formats
@@ -20,7 +20,7 @@ from ._loader import EPOCHS_MAX, Loader, check_columns
 from ._loads import Loads, LoadsNamed
 from ._looking import Looks
 from ._paths import table_of
-from ._sources import is_name, is_query, name_of, read_script
+from ._sources import is_name, is_query, name_of, read_script, table_options
 from ._sql import quoted
 from ._table import Table, with_tables
 from ._udf import Udf, functions
@@ -115,24 +115,36 @@ class Session(LoadsNamed):
         self._native.define(name, query.rstrip().rstrip(";"))
         return Pipeline(self, name)
 
-    def table(self, source: Any, *, name: str | None = None, format: str | None = None) -> Table:
+    def table(
+        self,
+        source: Any,
+        *,
+        name: str | None = None,
+        format: str | None = None,
+        hive_partitioning: bool | None = None,
+        missing: Literal["null", "error"] | None = None,
+        widen: bool | None = None,
+    ) -> Table:
         """See `forebay.table`."""
-        if isinstance(source, Table):
-            return source
+        options = table_options(hive_partitioning=hive_partitioning, missing=missing, widen=widen)
         name = arguments.text("name", name)
         format = arguments.choice("format", format, _native.formats())
+        if options and not (are_paths(source) or isinstance(source, (str, os.PathLike))):
+            raise InvalidError(f'"{options[0][0]}" applies to files only', "leave it out")
+        if isinstance(source, Table):
+            return source
         if are_paths(source):
-            return table_of(self, source, name, format)
+            return table_of(self, source, name, format, options)
         if isinstance(source, str) and not source:
             raise arguments.refuse("source", "a table's name, a path or URL of files, or Arrow data", source)
-        if isinstance(source, str) and name is None and format is None and is_name(source):
+        if isinstance(source, str) and name is None and format is None and not options and is_name(source):
             try:
                 self._describe(source)
                 return Table(self, quoted(source))
             except NotFoundError as error:
                 if not os.path.exists(source):
                     raise NotFoundError(f'"{source}" is neither a table nor a path', error.hint) from None
-        made = self._register(name, source, format)
+        made = self._register(name, source, format, options)
         is_unnamed_frame = name is None and not isinstance(source, (str, os.PathLike))
         return Table(self, quoted(made), held=(_Frame(self, made),) if is_unnamed_frame else ())
 
@@ -157,12 +169,14 @@ class Session(LoadsNamed):
             return False
         return True
 
-    def _register(self, name: str | None, source: Any, format: str | None = None) -> str:
+    def _register(
+        self, name: str | None, source: Any, format: str | None = None, options: Sequence[tuple[str, str]] = ()
+    ) -> str:
         """Creates or replaces a table, and returns its name."""
         if isinstance(source, (str, os.PathLike)):
             location = os.fspath(cast("str | os.PathLike[str]", source))
-            name = name or name_of(location)
-            self._native.add_files(name, location, format)
+            name = name or name_of(location, options)
+            self._native.add_files(name, location, format, list(options))
             return name
         rows = arrow_of(source)
         try:

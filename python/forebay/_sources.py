@@ -6,7 +6,9 @@ import hashlib
 import os
 import re
 from pathlib import Path
+from typing import Any, Sequence
 
+from . import _arguments as arguments
 from ._errors import InvalidError
 
 
@@ -32,8 +34,19 @@ def is_name(source: str) -> bool:
     return re.fullmatch(r"\w+", source) is not None
 
 
-def name_of(location: str) -> str:
-    """Returns a name for a table without one. A location always gets the same name, because names are part of a feed's
-    identity."""
+def table_options(*, hive_partitioning: Any, missing: Any, widen: Any) -> list[tuple[str, str]]:
+    """Checks the options of a table of files, and returns those that are given, as in SQL."""
+    given = {
+        "hive_partitioning": arguments.boolean("hive_partitioning", hive_partitioning),
+        "missing": arguments.choice("missing", missing, ["null", "error"]),
+        "widen": arguments.boolean("widen", widen),
+    }
+    return [(option, str(value).lower()) for option, value in given.items() if value is not None]
+
+
+def name_of(location: str, options: Sequence[tuple[str, str]] = ()) -> str:
+    """Returns a name for a table without one. A location always gets the same name with the same options, because names
+    are part of a feed's identity."""
+    key = "\n".join([location, *(f"{option}={value}" for option, value in options)])
     stem = re.sub(r"\W+", "_", Path(location.rstrip("/")).stem).strip("_").lower() or "table"
-    return f"{stem}_{hashlib.blake2s(location.encode(), digest_size=3).hexdigest()}"
+    return f"{stem}_{hashlib.blake2s(key.encode(), digest_size=3).hexdigest()}"

@@ -70,15 +70,30 @@ impl Session {
     }
 
     /// Creates or replaces a table of the files at `location`. Without a format, the files' extensions determine it.
-    #[pyo3(signature = (name, location, format))]
-    fn add_files(&self, py: Python<'_>, name: &str, location: &str, format: Option<&str>) -> PyResult<()> {
-        self.runtime.wait(py, self.session.add_files(name, location, format))?.or_raise(py)
+    /// `options` are names and values as in SQL.
+    #[pyo3(signature = (name, location, format, options))]
+    fn add_files(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        location: &str,
+        format: Option<&str>,
+        options: Vec<(String, String)>,
+    ) -> PyResult<()> {
+        self.runtime.wait(py, self.session.add_files(name, location, format, &options))?.or_raise(py)
     }
 
     /// Creates or replaces a table of the files at all of these locations.
-    #[pyo3(signature = (name, locations, format))]
-    fn add_all_files(&self, py: Python<'_>, name: &str, locations: Vec<String>, format: Option<&str>) -> PyResult<()> {
-        self.runtime.wait(py, self.session.add_all_files(name, &locations, format))?.or_raise(py)
+    #[pyo3(signature = (name, locations, format, options))]
+    fn add_all_files(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        locations: Vec<String>,
+        format: Option<&str>,
+        options: Vec<(String, String)>,
+    ) -> PyResult<()> {
+        self.runtime.wait(py, self.session.add_all_files(name, &locations, format, &options))?.or_raise(py)
     }
 
     /// Releases a table that was registered without a name; the last release frees its rows. It never waits, and does

@@ -14,6 +14,7 @@ use datafusion::logical_expr::{AggregateUDF, HigherOrderUDF, ScalarUDF, TableSou
 use datafusion::sql::parser::{CreateExternalTable, Statement as ParsedStatement};
 use datafusion::sql::planner::{ParserOptions, SqlToRel};
 use datafusion::sql::sqlparser::ast::{ColumnDef, ColumnOption, Ident, ObjectName, Spanned, Value};
+use datafusion::sql::sqlparser::tokenizer::Token;
 
 use crate::depth;
 use crate::error::{Error, Place, Result};
@@ -79,7 +80,9 @@ pub(crate) fn definition(parsed: ParsedStatement, place: Place, tokens: &Tokens)
     }
     let stored_as = tokens.next(name_place, &["STORED", "AS"]).and_then(|keyword| tokens.after(keyword, 2));
     let options_place = tokens.next(name_place, &["OPTIONS"]).unwrap_or(place);
-    let (columns, path_columns) = split(schema(columns, name_place)?, &table_partition_cols);
+    let partitions_place = tokens.next(name_place, &["PARTITIONED", "BY"]).unwrap_or(place);
+    let partitions = partition_names(&table_partition_cols, partitions_place)?;
+    let (columns, path_columns) = split(schema(columns, name_place)?, &partitions);
     Ok(Statement::CreateTable(TableDefinition {
         name,
         or_replace,
@@ -107,6 +110,25 @@ fn table_name(name: &ObjectName, place: Place) -> Result<(String, Place)> {
             .with_place(place)
             .with_hint("schemas and catalogs are not supported; quote a name that has a period in it")),
     }
+}
+
+/// The names in `PARTITIONED BY`, which the parser returns as they are written.
+fn partition_names(written: &[String], place: Place) -> Result<Vec<String>> {
+    let mut names: Vec<String> = Vec::with_capacity(written.len());
+    for text in written {
+        let tokens = Tokens::of(text)?;
+        let name = match tokens.iter().next().map(|token| &token.token) {
+            Some(Token::Word(word)) if word.quote_style.is_none() => word.value.to_lowercase(),
+            Some(Token::Word(word)) => word.value.clone(),
+            Some(Token::SingleQuotedString(name)) => name.clone(),
+            _ => return Err(Error::new(format!("expected a column's name, got {text}")).with_place(place)),
+        };
+        if names.contains(&name) {
+            return Err(Error::new(format!("PARTITIONED BY names column \"{name}\" twice")).with_place(place));
+        }
+        names.push(name);
+    }
+    Ok(names)
 }
 
 fn normalized(ident: &Ident) -> String {

@@ -91,7 +91,12 @@ impl Dataset {
         check_spec(spec)?;
         let files = listing::list(stores, &spec.location, spec.format.descriptor()).await?;
         let location = stores.locate(&spec.location)?.display();
-        Self::of_files(stores, DatasetSpec { location, ..spec.clone() }, files, keeping).await
+        let mut spec = DatasetSpec { location, ..spec.clone() };
+        if spec.format.descriptor().names_are_data {
+            // No folder's name is lost without columns.
+            spec.path_columns = spec.path_columns.where_common(&files);
+        }
+        Self::of_files(stores, spec, files, keeping).await
     }
 
     /// Like [`open_keeping`](Self::open_keeping), for the files at all of these locations, in the order of their paths.
@@ -102,10 +107,17 @@ impl Dataset {
         stores: &Stores,
         locations: &[String],
         format: &TableFormat,
+        path_columns: PathColumns,
         keeping: Option<Keeping<'_>>,
     ) -> Result<Self> {
         let (location, files) = listing::list_all(stores, locations, format.descriptor()).await?;
-        let path_columns = PathColumns::Inferred;
+        let paths: HashSet<&Path> = files.iter().map(|file| &file.location).collect();
+        let is_file = |location: &String| stores.locate(location).is_ok_and(|place| paths.contains(&place.path));
+        // Files that are named one by one may be of several folders.
+        let path_columns = match format.descriptor().names_are_data || locations.iter().all(is_file) {
+            true => path_columns.where_common(&files),
+            false => path_columns,
+        };
         let spec = DatasetSpec { location, format: format.clone(), schema: None, path_columns };
         check_spec(&spec)?;
         Self::of_files(stores, spec, files, keeping).await
@@ -128,6 +140,10 @@ impl Dataset {
         let request = OpenRequest { files: &files, options: format.options(), columns: spec.schema.as_ref() };
         let path_values = PathValues::of(&spec.path_columns, &files)?;
         let Opened { schema: file_schema, groups, reader } = format.format().open(request).await?;
+        let file_schema = match format.descriptor().names_are_data {
+            true => path_values.not_replaced(&file_schema),
+            false => file_schema,
+        };
         check_names(&file_schema, &files)?;
         let schema = path_values.with_columns_of(&file_schema, files.first())?;
         let snapshot = Arc::new(Snapshot::new(format, &schema, &files, groups));
@@ -249,9 +265,8 @@ impl Dataset {
     ) -> Result<RangeRows> {
         let inner = &*self.inner;
         let own = inner.file_schema.fields().len();
-        let is_text =
-            |at: &usize| inner.file_schema.fields().get(*at).is_some_and(|f| *f.data_type() == DataType::Utf8);
-        let dictionaries = match self.has_dictionaries() {
+        let is_text = |at: &usize| inner.schema.fields().get(*at).is_some_and(|f| *f.data_type() == DataType::Utf8);
+        let dictionaries: Vec<usize> = match self.has_dictionaries() {
             true => dictionaries.iter().copied().filter(is_text).collect(),
             false => Vec::new(),
         };
@@ -264,6 +279,7 @@ impl Dataset {
         };
         let (file, groups) = self.find(range)?;
         let of_file: Vec<usize> = columns.iter().copied().filter(|column| *column < own).collect();
+        let dictionaries_of_file: Vec<usize> = dictionaries.iter().copied().filter(|column| *column < own).collect();
         let positions: Vec<usize> = (0..columns.len()).filter(|at| columns[*at] < own).collect();
         let output = Arc::new(schema.project(&positions).map_err(|e| Error::internal(e.to_string()))?);
         let request = ReadRequest {
@@ -272,7 +288,7 @@ impl Dataset {
             range,
             schema: &inner.file_schema,
             columns: &of_file,
-            dictionaries: &dictionaries,
+            dictionaries: &dictionaries_of_file,
             output: &output,
         };
         let mut decoded = inner.reader.read(request).await?;

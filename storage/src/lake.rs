@@ -16,8 +16,9 @@ use crate::pinned::PinnedFile;
 use crate::stores::StoreLocation;
 use crate::{Error, Result};
 
-/// Bounds the search for Iceberg's metadata in a folder of any size.
-const NAMES_MAX: usize = 1000;
+/// Bounds the search for Iceberg's metadata in a folder of any size: a hundred requests. A table that streams are
+/// written to has many thousands of manifests beside it, which local folders list in no order.
+const NAMES_MAX: usize = 100_000;
 
 /// A table format of lakes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,9 +44,7 @@ impl Lake {
     fn is_log(self, name: &str) -> bool {
         match self {
             // Many plain folders have a subfolder "metadata".
-            Self::Iceberg => {
-                !name.contains('/') && (name.ends_with(".metadata.json") || name.ends_with(".metadata.json.gz"))
-            }
+            Self::Iceberg => name == "version-hint.text" || is_iceberg_metadata(name),
             Self::Delta | Self::Hudi => true,
         }
     }
@@ -66,6 +65,24 @@ impl Lake {
              rows inside files, name its current files one by one"
         ))
     }
+}
+
+/// Whether a file is the metadata of a version of an Iceberg table: `v3.metadata.json`, or a number and a UUID. Other
+/// tools write files such as `img1.metadata.json`.
+fn is_iceberg_metadata(name: &str) -> bool {
+    let name = name.strip_suffix(".gz").unwrap_or(name);
+    let Some(version) = name.strip_suffix(".metadata.json") else { return false };
+    let version = version.strip_suffix(".gz").unwrap_or(version);
+    let version = version.strip_prefix('v').unwrap_or(version);
+    let (number, id) = version.split_once('-').map_or((version, None), |(number, id)| (number, Some(id)));
+    let is_uuid = |id: &str| {
+        let digit = |(at, byte): (usize, u8)| match at {
+            8 | 13 | 18 | 23 => byte == b'-',
+            _ => byte.is_ascii_hexdigit(),
+        };
+        id.len() == 36 && id.bytes().enumerate().all(digit)
+    };
+    !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()) && id.is_none_or(is_uuid)
 }
 
 /// The tables that a listing shows, by folder.
@@ -112,6 +129,21 @@ impl LakeTables {
 
 /// Refuses a folder that lies inside a table. A log itself may be read.
 pub(crate) async fn check_above(place: &StoreLocation, folder: &Path) -> Result<()> {
+    check_path_above(place, folder).await?;
+    match target(place, folder).filter(|target| target != folder) {
+        Some(target) => check_path_above(place, &target).await,
+        None => Ok(()),
+    }
+}
+
+/// The folder that a local path with symbolic links leads to.
+fn target(place: &StoreLocation, folder: &Path) -> Option<Path> {
+    let shown = place.display_of(folder);
+    let target = shown.starts_with('/').then(|| std::fs::canonicalize(&shown).ok())??;
+    place.path_of(target.to_str()?)
+}
+
+async fn check_path_above(place: &StoreLocation, folder: &Path) -> Result<()> {
     let path = folder.as_ref();
     let above = path.match_indices('/').map(|(at, _)| &path[..at]);
     let above: Vec<&str> = std::iter::once("").chain(above).filter(|above| *above != path).collect();
@@ -136,12 +168,38 @@ pub(crate) async fn check_above(place: &StoreLocation, folder: &Path) -> Result<
 /// Whether `log` is the folder of a log. A folder that may not be listed counts as another: the location itself may be
 /// all that the reader may see.
 async fn has_log(store: Arc<dyn ObjectStore>, log: Path, lake: Lake) -> bool {
-    let mut files = store.list(Some(&log)).take(NAMES_MAX);
-    while let Ok(Some(meta)) = files.try_next().await {
-        let below = meta.location.as_ref().strip_prefix(log.as_ref()).and_then(|name| name.strip_prefix('/'));
-        if below.is_some_and(|name| lake.is_log(name)) {
-            return true;
+    // Most manifests stand before a "v" in an ordered listing, and most metadata after it.
+    let starts: &[&str] = if lake == Lake::Iceberg { &["v", "0"] } else { &["0"] };
+    for start in starts {
+        let mut files = match lake {
+            Lake::Iceberg => store.list_with_offset(Some(&log), &log.clone().join(*start)),
+            Lake::Delta | Lake::Hudi => store.list(Some(&log)),
+        }
+        .take(NAMES_MAX);
+        while let Ok(Some(meta)) = files.try_next().await {
+            let below = meta.location.as_ref().strip_prefix(log.as_ref()).and_then(|name| name.strip_prefix('/'));
+            if below.is_some_and(|name| lake.is_log(name)) {
+                return true;
+            }
         }
     }
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metadata_of_iceberg_has_a_version() {
+        let id = "1b4e28ba-2fa1-11d2-883f-0016d3cca427";
+        for name in ["v1", "v12.gz", "00003", &format!("00003-{id}"), &format!("00003-{id}.gz")] {
+            assert!(is_iceberg_metadata(&format!("{name}.metadata.json")), "{name}");
+        }
+        assert!(is_iceberg_metadata("v1.metadata.json.gz"));
+        for name in ["img1", "v", "", "v1-", "00003-x", &format!("a-{id}"), "old/v1", "v1x"] {
+            assert!(!is_iceberg_metadata(&format!("{name}.metadata.json")), "{name}");
+        }
+        assert!(!is_iceberg_metadata("v1.json"));
+    }
 }

@@ -7,9 +7,11 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, StringArray, UInt32Array};
-use arrow::compute::{CastOptions, cast_with_options, take};
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::array::{
+    Array, ArrayRef, DictionaryArray, Int32Array, RecordBatch, RecordBatchOptions, StringArray, UInt32Array,
+};
+use arrow::compute::{CastOptions, cast, cast_with_options, take};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use arrow::error::ArrowError;
 use serde::{Deserialize, Serialize};
 
@@ -35,6 +37,16 @@ pub enum PathColumns {
 impl PathColumns {
     pub(crate) fn is_inferred(&self) -> bool {
         *self == Self::Inferred
+    }
+
+    /// The same, but none where columns are inferred and the files' folders do not name the same ones. For files whose
+    /// folders need not be a table's.
+    pub(crate) fn where_common(self, files: &[PinnedFile]) -> Self {
+        let are_common = || {
+            let texts = files.iter().map(pairs).collect::<Result<Vec<_>>>();
+            texts.and_then(|texts| check_same(files, &texts)).is_ok()
+        };
+        if self.is_inferred() && !are_common() { Self::Ignored } else { self }
     }
 }
 
@@ -66,12 +78,20 @@ impl PathValues {
         for (at, name) in names.into_iter().enumerate() {
             let texts: StringArray = texts.iter().map(|pairs| pairs[at].1.as_deref()).collect();
             let declared = match columns {
-                PathColumns::Declared(schema) => Some(schema.field(at).data_type()).filter(|it| !it.is_null()),
+                PathColumns::Declared(schema) => Some(schema.field(at)),
                 _ => None,
             };
-            let data_type = declared.cloned().unwrap_or_else(|| inferred(&texts));
+            let data_type = declared.map(Field::data_type).filter(|it| !it.is_null()).cloned();
+            let data_type = data_type.unwrap_or_else(|| inferred(&texts));
+            let nullable = declared.is_none_or(Field::is_nullable);
+            if let Some(null) = (0..texts.len()).find(|at| texts.is_null(*at) && !nullable) {
+                return Err(Error::invalid(format!(
+                    "\"{}\": column \"{name}\" of its path is null, and the table declares it as NOT NULL",
+                    files[null].path()
+                )));
+            }
             found.values.push(typed(&name, &texts, &data_type, files)?);
-            found.fields.push(Field::new(name, data_type, true));
+            found.fields.push(Field::new(name, data_type, nullable));
         }
         Ok(found)
     }
@@ -80,20 +100,28 @@ impl PathValues {
         self.fields.len()
     }
 
+    /// The columns among `generated` ones, which are made of the files' names, that none of these replaces.
+    pub(crate) fn not_replaced(&self, generated: &SchemaRef) -> SchemaRef {
+        let is_kept = |field: &&Arc<Field>| self.fields.iter().all(|other| other.name() != field.name());
+        Arc::new(Schema::new(generated.fields().iter().filter(is_kept).cloned().collect::<Vec<_>>()))
+    }
+
     /// The columns of the files, followed by these.
     pub(crate) fn with_columns_of(&self, files: &SchemaRef, first: Option<&PinnedFile>) -> Result<SchemaRef> {
         if self.fields.is_empty() {
             return Ok(Arc::clone(files));
         }
-        if let Some(twice) = self.fields.iter().find(|field| files.field_with_name(field.name()).is_ok()) {
+        let found = |field: &Field| {
+            let alike = files.fields().iter().filter(|other| other.name().eq_ignore_ascii_case(field.name()));
+            alike.map(|other| other.name()).min_by_key(|name| *name != field.name())
+        };
+        if let Some((in_path, in_file)) = self.fields.iter().find_map(|it| Some((it.name(), found(it)?))) {
+            let in_path = if in_path == in_file { "another".to_owned() } else { format!("\"{in_path}\"") };
             return Err(Error::invalid(format!(
-                "\"{}\" has a column \"{}\" in the file and another in its path",
-                first.map_or("the table", PinnedFile::path),
-                twice.name()
+                "\"{}\" has a column \"{in_file}\" in the file and {in_path} in its path",
+                first.map_or("the table", PinnedFile::path)
             ))
-            .with_hint(
-                "set OPTIONS ('hive_partitioning' 'false') to read the file's, or write the files without that column",
-            ));
+            .with_hint(format!("{IGNORE} reads the file's; or write the files without that column")));
         }
         let fields = files.fields().iter().map(|field| field.as_ref().clone()).chain(self.fields.iter().cloned());
         Ok(Arc::new(Schema::new_with_metadata(fields.collect::<Vec<_>>(), files.metadata().clone())))
@@ -120,8 +148,8 @@ impl PathValues {
         self.values[at].slice(file as usize, 1)
     }
 
-    /// The requested columns, in their order: those of the file from `batch`, and those of the path of file `file`.
-    /// Columns from `own` on are of the path.
+    /// The requested columns, in their order and with the types of `output`: those of the file from `batch`, and those
+    /// of the path of file `file`. Columns from `own` on are of the path.
     pub(crate) fn complete(
         &self,
         batch: &RecordBatch,
@@ -132,12 +160,21 @@ impl PathValues {
     ) -> Result<RecordBatch, ArrowError> {
         let mut next = batch.columns().iter();
         let at = UInt32Array::from_value(file, batch.num_rows());
-        let complete = columns.iter().map(|column| match column.checked_sub(own) {
-            Some(of_path) => take(&self.values[of_path], &at, None),
+        let complete = columns.iter().zip(output.fields()).map(|(column, field)| match column.checked_sub(own) {
+            Some(of_path) => match field.data_type() {
+                DataType::Dictionary(..) => self.as_dictionary(of_path, file, batch.num_rows()),
+                _ => take(&self.values[of_path], &at, None),
+            },
             None => next.next().cloned().ok_or_else(|| ArrowError::ComputeError("a column is missing".to_owned())),
         });
         let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
         RecordBatch::try_new_with_options(Arc::clone(output), complete.collect::<Result<_, _>>()?, &options)
+    }
+
+    /// The text of a file in all of its rows.
+    fn as_dictionary(&self, column: usize, file: u32, rows: usize) -> Result<ArrayRef, ArrowError> {
+        let text = cast(&self.values[column].slice(file as usize, 1), &DataType::Utf8View)?;
+        Ok(Arc::new(DictionaryArray::try_new(Int32Array::from_value(0, rows), text)?))
     }
 }
 
@@ -159,14 +196,18 @@ fn pairs(file: &PinnedFile) -> Result<Vec<Pair>> {
         let (name, value) = (decoded(name), decoded(value));
         if !seen.insert(name.clone()) {
             return Err(Error::invalid(format!("\"{}\" has two folders \"{name}=…\" in its path", file.path()))
-                .with_hint(IGNORE));
+                .with_hint(ignore()));
         }
         found.push((name, Some(value).filter(|value| value != NULL)));
     }
     Ok(found)
 }
 
-const IGNORE: &str = "set OPTIONS ('hive_partitioning' 'false') if these folders' names are not columns";
+const IGNORE: &str = "OPTIONS ('hive_partitioning' 'false'), hive_partitioning=False in Python,";
+
+fn ignore() -> String {
+    format!("{IGNORE} reads the files without columns of folders' names")
+}
 
 fn check_same(files: &[PinnedFile], texts: &[Vec<Pair>]) -> Result<()> {
     let names = |pairs: &[Pair]| pairs.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
@@ -183,7 +224,7 @@ fn check_same(files: &[PinnedFile], texts: &[Vec<Pair>]) -> Result<()> {
             first_file.path(),
             shown(first)
         ))
-        .with_hint(IGNORE)),
+        .with_hint(ignore())),
         None => Ok(()),
     }
 }
@@ -195,7 +236,11 @@ fn declared(schema: &SchemaRef, file: &PinnedFile) -> Result<Vec<Pair>> {
         let pair = found.iter().find(|(name, _)| name == field.name());
         pair.cloned().ok_or_else(|| {
             let name = field.name();
-            Error::invalid(format!("the path of \"{}\" has no folder \"{name}=…\"", file.path()))
+            let error = Error::invalid(format!("the path of \"{}\" has no folder \"{name}=…\"", file.path()));
+            match found.iter().find(|(other, _)| other.eq_ignore_ascii_case(name)) {
+                Some((other, _)) => error.with_hint(format!("write \"{other}\", with the quotes: it has capitals")),
+                None => error,
+            }
         })
     };
     schema.fields().iter().map(column).collect()
@@ -204,17 +249,8 @@ fn declared(schema: &SchemaRef, file: &PinnedFile) -> Result<Vec<Pair>> {
 /// Integers, dates or texts.
 fn inferred(texts: &StringArray) -> DataType {
     let all = |fits: fn(&str) -> bool| texts.null_count() < texts.len() && texts.iter().flatten().all(fits);
-    let is_integer = |text: &str| {
-        let digits = text.strip_prefix('-').unwrap_or(text);
-        digits.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<i64>().is_ok()
-    };
-    let is_date = |text: &str| {
-        let digit = |at: usize, byte: u8| if at == 4 || at == 7 { byte == b'-' } else { byte.is_ascii_digit() };
-        let text_array = || StringArray::from(vec![text]);
-        text.len() == 10
-            && text.bytes().enumerate().all(|(at, byte)| digit(at, byte))
-            && cast_strictly(&text_array(), &DataType::Date32).is_ok()
-    };
+    // The zeros of the postal code 00501 are a part of it.
+    let is_integer = |text: &str| text.parse::<i64>().is_ok_and(|number| number.to_string() == text);
     if all(is_integer) {
         DataType::Int64
     } else if all(is_date) {
@@ -224,14 +260,58 @@ fn inferred(texts: &StringArray) -> DataType {
     }
 }
 
+/// Whether the text is a date as in `2026-01-31`.
+fn is_date(text: &str) -> bool {
+    let digit = |at: usize, byte: u8| if at == 4 || at == 7 { byte == b'-' } else { byte.is_ascii_digit() };
+    text.len() == 10
+        && text.bytes().enumerate().all(|(at, byte)| digit(at, byte))
+        && cast_strictly(&StringArray::from(vec![text]), &DataType::Date32).is_ok()
+}
+
+/// Whether a value of this type keeps all of the text's value. Arrow's casts round and cut off.
+fn keeps(text: &str, data_type: &DataType) -> bool {
+    // A time zone may follow the digits.
+    let fraction = text.rsplit_once('.').map_or("", |(_, it)| it);
+    let end = fraction.find(|character: char| !character.is_ascii_digit()).unwrap_or(fraction.len());
+    let places = fraction[..end].trim_end_matches('0').len();
+    let digits = |unit: &TimeUnit| match unit {
+        TimeUnit::Second => 0,
+        TimeUnit::Millisecond => 3,
+        TimeUnit::Microsecond => 6,
+        TimeUnit::Nanosecond => 9,
+    };
+    match data_type {
+        DataType::Decimal32(_, scale)
+        | DataType::Decimal64(_, scale)
+        | DataType::Decimal128(_, scale)
+        | DataType::Decimal256(_, scale) => {
+            !text.contains(['e', 'E']) && usize::try_from(*scale).is_ok_and(|scale| places <= scale)
+        }
+        DataType::Date32 | DataType::Date64 => is_date(text),
+        DataType::Timestamp(unit, _) | DataType::Time32(unit) | DataType::Time64(unit) => places <= digits(unit),
+        // Fractions are rounded in every reader, but numbers are ids.
+        DataType::Float32 => text.parse::<i64>().map_or(true, |it| it as f32 as i128 == i128::from(it)),
+        DataType::Float64 => text.parse::<i64>().map_or(true, |it| it as f64 as i128 == i128::from(it)),
+        _ => true,
+    }
+}
+
+/// The texts as values of a type that keeps them.
+fn cast_exactly(texts: &StringArray, data_type: &DataType) -> Result<ArrayRef, ArrowError> {
+    match texts.iter().flatten().find(|text| !keeps(text, data_type)) {
+        Some(text) => Err(ArrowError::CastError(format!("\"{text}\" would lose digits"))),
+        None => cast_strictly(texts, data_type),
+    }
+}
+
 fn cast_strictly(texts: &StringArray, data_type: &DataType) -> Result<ArrayRef, ArrowError> {
     cast_with_options(texts, data_type, &CastOptions { safe: false, ..CastOptions::default() })
 }
 
 fn typed(name: &str, texts: &StringArray, data_type: &DataType, files: &[PinnedFile]) -> Result<ArrayRef> {
-    cast_strictly(texts, data_type).map_err(|error| {
+    cast_exactly(texts, data_type).map_err(|error| {
         // The cast's error has the value but not the file.
-        let bad = (0..texts.len()).find(|at| cast_strictly(&texts.slice(*at, 1), data_type).is_err());
+        let bad = (0..texts.len()).find(|at| cast_exactly(&texts.slice(*at, 1), data_type).is_err());
         match bad.and_then(|at| files.get(at).map(|file| (file.path(), texts.value(at)))) {
             Some((file, value)) => Error::invalid(format!(
                 "\"{file}\": the value \"{value}\" of column \"{name}\" in its path is not of type {data_type}"

@@ -11,11 +11,12 @@ use object_store::{GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt};
 
 use crate::{Error, Result};
 
-/// Files to work on at a time. A local disk answers at once, and a store after tens of milliseconds.
-const LOCAL_FILES_AT_ONCE: usize = 16;
+/// Files to read at a time.
+const FILES_AT_ONCE: usize = 16;
+/// Files of which to read a few bytes at a time. A store answers after tens of milliseconds.
 const REMOTE_FILES_AT_ONCE: usize = 128;
 
-/// Runs `work` on all files, several at a time, and returns the results in the files' order.
+/// Runs `work`, which reads little, on all files, several at a time, and returns the results in the files' order.
 // Boxed here, where lifetimes have names: inside an async function the compiler cannot prove that such a stream is
 // Send.
 pub fn for_all<'a, T, F>(
@@ -27,10 +28,25 @@ where
     F: Future<Output = Result<T>> + Send + 'a,
 {
     let at_once = match files.first().is_some_and(|file| file.display.starts_with('/')) {
-        true => LOCAL_FILES_AT_ONCE,
+        true => FILES_AT_ONCE,
         false => REMOTE_FILES_AT_ONCE,
     };
     stream::iter(files.iter().map(work)).buffered(at_once).try_collect().boxed()
+}
+
+/// Runs `work` on all files, several at a time, and passes each result through `then`, in the files' order, as soon as those before it are there.
+pub(crate) fn for_all_then<'a, T, U, F>(
+    files: &'a [PinnedFile],
+    work: impl Fn(&'a PinnedFile) -> F + Send + 'a,
+    mut then: impl FnMut(&'a PinnedFile, T) -> Result<U> + Send + 'a,
+) -> BoxFuture<'a, Result<Vec<U>>>
+where
+    T: Send + 'a,
+    U: Send + 'a,
+    F: Future<Output = Result<T>> + Send + 'a,
+{
+    let results = stream::iter(files.iter().map(work)).buffered(FILES_AT_ONCE);
+    results.zip(stream::iter(files)).map(move |(result, file)| then(file, result?)).try_collect().boxed()
 }
 
 /// A file in the state at the time of the snapshot.

@@ -379,12 +379,14 @@ mod tests {
                 ];
                 let batch =
                     RecordBatch::try_from_iter_with_nullable(columns.map(|(name, it)| (name, it, true))).unwrap();
-                let path = |kind| folder.path().join(format!("{kind}/{file}.{kind}")).display().to_string();
-                write_parquet(&Stores::new(), &path("parquet"), &batch).await.unwrap();
+                // Texts from paths are among them, and one is null.
+                let of_folder = ["d=0a", "d=F", "d=__HIVE_DEFAULT_PARTITION__", "d=no"][(file % 4) as usize];
+                let path = |kind| folder.path().join(format!("{kind}/{of_folder}/{file}.{kind}"));
+                write_parquet(&Stores::new(), &path("parquet").display().to_string(), &batch).await.unwrap();
                 let mut lines = arrow::json::LineDelimitedWriter::new(Vec::new());
                 lines.write(&batch).unwrap();
                 lines.finish().unwrap();
-                std::fs::create_dir_all(folder.path().join("jsonl")).unwrap();
+                std::fs::create_dir_all(path("jsonl").parent().unwrap()).unwrap();
                 std::fs::write(path("jsonl"), lines.into_inner()).unwrap();
                 rows += len as i64;
             }
@@ -399,7 +401,8 @@ mod tests {
                      SELECT id, hex_to_int(a) AS x, fill_null(positive_mod(hex_to_int(b), 7)) AS y,
                      fill_null(CAST(hex_to_int(a) AS REAL), 0.5) AS r, hex_to_int(b) + coalesce(id, 0) AS s,
                      vocab_apply(c, ['F', 'not hexadecimal', '0000000a'], other => 9) AS z,
-                     hash_bucket(b, buckets => 99) AS h, index_of(c, ['F']) AS i FROM {kind}_t {filter}"
+                     hash_bucket(b, buckets => 99) AS h, index_of(c, ['F']) AS i, index_of(d, ['F']) AS d,
+                     hash_bucket(d, buckets => 99) AS e FROM {kind}_t {filter}"
                 );
                 session.execute("test", &script).await.unwrap();
             }

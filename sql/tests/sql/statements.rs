@@ -1,5 +1,6 @@
 //! Statements and their places.
 
+use datafusion::arrow::datatypes::SchemaRef;
 use forebay_sql::{OptionValue, Place, Statement, parse};
 
 use crate::pipeline;
@@ -75,6 +76,34 @@ fn a_script_of_all_statements() {
         assert_eq!(actual, expected);
     }
     assert_eq!(statements.len(), expected.len());
+}
+
+#[test]
+fn names_in_partitioned_by_are_identifiers() {
+    let columns = |clauses: &str| {
+        let text =
+            format!("CREATE EXTERNAL TABLE t {clauses} LOCATION 'x'").replace('%', "STORED AS CSV PARTITIONED BY");
+        let Ok([Statement::CreateTable(table)]) = parse(&text).map(|it| <[Statement; 1]>::try_from(it).unwrap()) else {
+            panic!("{text}: {:?}", parse(&text));
+        };
+        let names = |schema: Option<SchemaRef>| {
+            let schema = schema.into_iter().flat_map(|it| it.fields().to_vec());
+            schema.map(|it| format!("{} {}", it.name(), it.data_type())).collect::<Vec<_>>().join(", ")
+        };
+        format!("{} | {}", names(table.columns), names(table.path_columns))
+    };
+    assert_eq!(columns("% (Country VARCHAR)"), " | country Utf8");
+    assert_eq!(columns("% (Country, \"Day\")"), " | country Null, Day Null");
+    assert_eq!(columns("% (\"Country\" VARCHAR, `a \"b\"` INT)"), " | Country Utf8, a \"b\" Int32");
+    assert_eq!(columns("(A INT, B INT) % (b)"), "a Int32 | b Int32");
+    assert_eq!(columns("(a INT) % (\"A\" INT)"), "a Int32 | A Int32");
+    for (clauses, name) in [("% (a, A)", "a"), ("% (\"A b\", \"A b\")", "A b")] {
+        let text =
+            format!("CREATE EXTERNAL TABLE t {clauses} LOCATION 'x'").replace('%', "STORED AS CSV PARTITIONED BY");
+        let error = parse(&text).unwrap_err();
+        assert_eq!(error.message(), format!("PARTITIONED BY names column \"{name}\" twice"));
+        assert_eq!(error.place(), Some(Place { line: 1, column: 39 }));
+    }
 }
 
 #[test]

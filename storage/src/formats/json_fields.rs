@@ -21,6 +21,9 @@ const BOOLEAN: u8 = 1;
 const INTEGER: u8 = 2;
 const FLOAT: u8 = 4;
 const TEXT: u8 = 8;
+/// Beside `INTEGER`: a negative one, and one that only 64 bits without a sign hold.
+const NEGATIVE: u8 = 16;
+const LARGE: u8 = 32;
 
 /// The fields of a file's records so far.
 #[derive(Debug, Default)]
@@ -28,8 +31,10 @@ pub(super) struct JsonFields {
     root: Node,
     records: u32,
     count: usize,
-    /// Why the records at the beginning have no types, or why there are too many fields.
-    problem: Option<String>,
+    /// Why the records at the beginning have no types.
+    problem: Option<&'static str>,
+    /// Why fields of a record are unknown.
+    unwalked: Option<String>,
 }
 
 impl JsonFields {
@@ -46,39 +51,46 @@ impl JsonFields {
         let in_sample = self.records <= SAMPLE;
         if !line.starts_with(b"{") {
             if in_sample {
-                self.problem.get_or_insert_with(|| "a record is not an object".to_owned());
+                self.problem = Some("a record is not an object");
             }
             return;
         }
         let mut parser = serde_json::Deserializer::from_slice(line);
-        let walk = Walk { node: &mut self.root, count: &mut self.count };
-        // JSON without an Arrow type. Skipping the line would silently drop its columns.
-        if let Err(error) = walk.deserialize(&mut parser) {
-            if self.count > FIELDS_MAX {
-                self.problem = Some(format!("the records have more than {FIELDS_MAX} different fields"));
-            } else if in_sample {
-                self.problem.get_or_insert_with(|| error.to_string());
-            }
+        // The line is JSON, so the walk fails only for too many fields, or too many levels of them.
+        if let Err(error) = (Walk { node: &mut self.root, count: &mut self.count }).deserialize(&mut parser) {
+            self.unwalked.get_or_insert_with(|| error.to_string());
         }
     }
 
-    /// The columns of several files. Columns that are null so far are text.
-    pub(super) fn columns<'a>(files: impl Iterator<Item = &'a Self>) -> Result<SchemaRef, ArrowError> {
-        let mut root = Node::default();
-        for file in files.filter(|file| file.records > 0) {
-            let is_first = matches!(root.kind, Kind::Unknown);
-            match &file.problem {
-                Some(problem) if is_first || file.count > FIELDS_MAX => {
-                    return Err(ArrowError::JsonError(problem.clone()));
-                }
-                _ => root.merge(&file.root),
-            }
+    /// Adds the fields of a later file, and keeps the types that are known. So memory does not grow with the files.
+    pub(super) fn gather(&mut self, file: Self) -> Result<(), ArrowError> {
+        if file.records == 0 {
+            return Ok(());
         }
-        let fields = match root.kind {
+        if let Some(unwalked) = file.unwalked.filter(|_| file.count <= FIELDS_MAX) {
+            return Err(ArrowError::JsonError(unwalked));
+        }
+        if let Some(problem) = file.problem.filter(|_| matches!(self.root.kind, Kind::Unknown)) {
+            return Err(ArrowError::JsonError(problem.to_owned()));
+        }
+        self.records = self.records.saturating_add(file.records);
+        if file.count <= FIELDS_MAX {
+            self.count += self.root.merge(file.root, "")?;
+        }
+        if self.count.max(file.count) > FIELDS_MAX {
+            let message = format!("the records have more than {FIELDS_MAX} different fields");
+            return Err(ArrowError::JsonError(message));
+        }
+        Ok(())
+    }
+
+    /// The columns. Those that are null so far are text.
+    pub(super) fn columns(&self) -> SchemaRef {
+        let fields = match &self.root.kind {
             Kind::Object(object) => object.fields(),
             _ => Fields::empty(),
         };
-        Ok(Arc::new(Schema::new(fields)))
+        Arc::new(Schema::new(fields))
     }
 }
 
@@ -87,7 +99,12 @@ impl JsonFields {
 struct Node {
     kind: Kind,
     values: u32,
+    /// Why values among the first ones have no common type.
+    mixed: Option<&'static str>,
 }
+
+const MIXED: &str = "has objects, lists or single values in some records and another kind of value in others";
+const MIXED_LIST: &str = "has lists with values of several kinds";
 
 #[derive(Clone, Debug, Default)]
 enum Kind {
@@ -140,76 +157,108 @@ impl Node {
         self.values < SAMPLE || matches!(self.kind, Kind::Unknown)
     }
 
-    fn scalar(&mut self, scalar: u8) -> Result<(), &'static str> {
+    fn scalar(&mut self, scalar: u8) {
         let is_open = self.is_open();
         self.values = self.values.saturating_add(1);
         match &mut self.kind {
-            _ if !is_open => Ok(()),
-            kind @ Kind::Unknown => {
-                *kind = Kind::Scalar(scalar);
-                Ok(())
-            }
-            Kind::Scalar(seen) => {
-                *seen |= scalar;
-                Ok(())
-            }
+            _ if !is_open => {}
+            kind @ Kind::Unknown => *kind = Kind::Scalar(scalar),
+            Kind::Scalar(seen) => *seen |= scalar,
             // A single value among lists is read as text, number or boolean of the lists' type, or refused.
             Kind::List(item) => item.scalar(scalar),
-            Kind::Object(_) => Err("a single value"),
+            Kind::Object(_) => self.mixed = Some(MIXED),
         }
     }
 
     /// The items, if lists are values of this field.
-    fn list(&mut self) -> Result<Option<&mut Self>, &'static str> {
+    fn list(&mut self) -> Option<&mut Self> {
         let is_open = self.is_open();
         self.values = self.values.saturating_add(1);
         if is_open {
             match &mut self.kind {
                 kind @ Kind::Unknown => *kind = Kind::List(Box::default()),
                 kind @ Kind::Scalar(_) => {
-                    let item = Self { kind: kind.clone(), values: 1 };
+                    let item = Self { kind: kind.clone(), values: 1, mixed: None };
                     *kind = Kind::List(Box::new(item));
                 }
                 Kind::List(_) => {}
-                Kind::Object(_) => return Err("a list"),
+                Kind::Object(_) => self.mixed = Some(MIXED),
             }
         }
-        Ok(match &mut self.kind {
+        match &mut self.kind {
             Kind::List(item) => Some(item),
             _ => None,
-        })
+        }
     }
 
     /// The fields, if objects are values of this field.
-    fn object(&mut self) -> Result<Option<&mut Object>, &'static str> {
+    fn object(&mut self) -> Option<&mut Object> {
         let is_open = self.is_open();
         self.values = self.values.saturating_add(1);
         if let kind @ Kind::Unknown = &mut self.kind {
             *kind = Kind::Object(Object::default());
         }
         match &mut self.kind {
-            Kind::Object(object) => Ok(Some(object)),
-            _ if is_open => Err("an object"),
-            _ => Ok(None),
+            Kind::Object(object) => Some(object),
+            _ => {
+                if is_open {
+                    self.mixed = Some(MIXED);
+                }
+                None
+            }
         }
     }
 
-    /// Adds the fields of a later file, and keeps the types that are known.
-    fn merge(&mut self, later: &Self) {
-        match (&mut self.kind, &later.kind) {
-            (Kind::Unknown, _) => *self = later.clone(),
-            (Kind::List(item), Kind::List(later)) => item.merge(later),
-            (Kind::Object(object), Kind::Object(later)) => {
-                for (name, node) in &later.fields {
-                    match object.find(name, usize::MAX) {
-                        Some(at) => object.fields[at].1.merge(node),
-                        None => {
-                            object.add(name, node.clone());
-                        }
-                    }
-                }
+    /// Adds the fields of a later file, and keeps the types that are known. Returns the number of new fields. Fails if
+    /// the first values of a new field have no common type.
+    fn merge(&mut self, later: Self, path: &str) -> Result<usize, ArrowError> {
+        match (&mut self.kind, later.kind) {
+            (kind @ Kind::Unknown, later_kind) => {
+                let later = Self { kind: later_kind, ..later };
+                later.check(path)?;
+                let new = later.count();
+                (*kind, self.values) = (later.kind, later.values);
+                Ok(new)
             }
-            _ => {}
+            (Kind::List(item), Kind::List(later)) => item.merge(*later, path),
+            (Kind::Object(object), Kind::Object(later)) => {
+                let mut new = 0;
+                for (name, node) in later.fields {
+                    let path = below(path, &name);
+                    new += match object.find(&name, usize::MAX) {
+                        Some(at) => object.fields[at].1.merge(node, &path)?,
+                        None => {
+                            node.check(&path)?;
+                            let new = 1 + node.count();
+                            object.add(&name, node);
+                            new
+                        }
+                    };
+                }
+                Ok(new)
+            }
+            _ => Ok(0),
+        }
+    }
+
+    /// Fails if the first values of the field, or of one inside it, have no common type.
+    fn check(&self, path: &str) -> Result<(), ArrowError> {
+        if let Some(mixed) = self.mixed {
+            return Err(ArrowError::JsonError(format!("column \"{path}\" {mixed}")));
+        }
+        match &self.kind {
+            Kind::List(item) => item.check(path),
+            Kind::Object(object) => object.fields.iter().try_for_each(|(name, node)| node.check(&below(path, name))),
+            Kind::Unknown | Kind::Scalar(_) => Ok(()),
+        }
+    }
+
+    /// The number of fields inside.
+    fn count(&self) -> usize {
+        match &self.kind {
+            Kind::List(item) => item.count(),
+            Kind::Object(object) => object.fields.iter().map(|(_, node)| 1 + node.count()).sum(),
+            Kind::Unknown | Kind::Scalar(_) => 0,
         }
     }
 
@@ -217,8 +266,9 @@ impl Node {
         match &self.kind {
             Kind::Unknown => DataType::Utf8,
             Kind::Scalar(BOOLEAN) => DataType::Boolean,
-            Kind::Scalar(INTEGER) => DataType::Int64,
-            Kind::Scalar(seen) if seen & !(INTEGER | FLOAT) == 0 => DataType::Float64,
+            Kind::Scalar(seen) if seen & !(INTEGER | NEGATIVE) == 0 => DataType::Int64,
+            Kind::Scalar(seen) if seen & !(INTEGER | LARGE) == 0 => DataType::UInt64,
+            Kind::Scalar(seen) if seen & !(INTEGER | NEGATIVE | LARGE | FLOAT) == 0 => DataType::Float64,
             Kind::Scalar(_) => DataType::Utf8,
             Kind::List(item) => DataType::List(Arc::new(Field::new_list_field(item.data_type(), true))),
             Kind::Object(object) => DataType::Struct(object.fields()),
@@ -243,13 +293,13 @@ enum Class {
 
 impl Walk<'_> {
     fn scalar<E: serde::de::Error>(self, scalar: u8) -> Result<Class, E> {
-        self.node.scalar(scalar).map_err(mixed)?;
+        self.node.scalar(scalar);
         Ok(Class::Scalar)
     }
 }
 
-fn mixed<E: serde::de::Error>(what: &str) -> E {
-    E::custom(format!("a field has {what} here and another kind of value elsewhere"))
+fn below(path: &str, name: &str) -> String {
+    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
 }
 
 impl<'de> DeserializeSeed<'de> for Walk<'_> {
@@ -275,12 +325,12 @@ impl<'de> Visitor<'de> for Walk<'_> {
         self.scalar(BOOLEAN)
     }
 
-    fn visit_i64<E: serde::de::Error>(self, _: i64) -> Result<Class, E> {
-        self.scalar(INTEGER)
+    fn visit_i64<E: serde::de::Error>(self, value: i64) -> Result<Class, E> {
+        self.scalar(if value < 0 { INTEGER | NEGATIVE } else { INTEGER })
     }
 
     fn visit_u64<E: serde::de::Error>(self, value: u64) -> Result<Class, E> {
-        self.scalar(if i64::try_from(value).is_ok() { INTEGER } else { FLOAT })
+        self.scalar(if i64::try_from(value).is_ok() { INTEGER } else { INTEGER | LARGE })
     }
 
     fn visit_f64<E: serde::de::Error>(self, _: f64) -> Result<Class, E> {
@@ -292,7 +342,8 @@ impl<'de> Visitor<'de> for Walk<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Class, A::Error> {
-        let Some(node) = self.node.list().map_err(mixed)? else {
+        let is_open = self.node.is_open();
+        let Some(node) = self.node.list() else {
             while items.next_element::<IgnoredAny>()?.is_some() {}
             return Ok(Class::List);
         };
@@ -300,15 +351,15 @@ impl<'de> Visitor<'de> for Walk<'_> {
         while let Some(next) = items.next_element_seed(Walk { node: &mut *node, count: &mut *self.count })? {
             if class == Class::Null {
                 class = next;
-            } else if next != Class::Null && next != class {
-                return Err(A::Error::custom("a list has values of several kinds"));
+            } else if next != Class::Null && next != class && is_open {
+                node.mixed = Some(MIXED_LIST);
             }
         }
         Ok(Class::List)
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Class, A::Error> {
-        let Some(object) = self.node.object().map_err(mixed)? else {
+        let Some(object) = self.node.object() else {
             while entries.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
             return Ok(Class::Object);
         };
@@ -362,15 +413,13 @@ mod tests {
     use super::*;
 
     fn columns(files: &[&str]) -> Result<String, ArrowError> {
-        let files: Vec<JsonFields> = files
-            .iter()
-            .map(|text| {
-                let mut fields = JsonFields::default();
-                text.lines().for_each(|line| fields.add(line.as_bytes()));
-                fields
-            })
-            .collect();
-        let schema = JsonFields::columns(files.iter())?;
+        let mut all = JsonFields::default();
+        for text in files {
+            let mut fields = JsonFields::default();
+            text.lines().for_each(|line| fields.add(line.as_bytes()));
+            all.gather(fields)?;
+        }
+        let schema = all.columns();
         let columns: Vec<String> =
             schema.fields().iter().map(|field| format!("{} {}", field.name(), field.data_type())).collect();
         Ok(columns.join(", "))
@@ -401,7 +450,6 @@ mod tests {
             "{\"b\": true, \"a\": 1}\n{\"b\": 1}",
             "{\"a\": \"x\"}\n{\"a\": 1}",
             "{\"a\": 9223372036854775807}",
-            "{\"a\": 9223372036854775808}",
             "{\"a\": [1, 2.5, null]}\n{\"a\": []}",
             "{\"a\": [[1], [2]]}\n{\"a\": []}",
             "{\"a\": [{\"z\": 1}, {\"y\": \"x\"}]}\n{\"a\": [{\"x\": [true]}]}",
@@ -429,6 +477,35 @@ mod tests {
     }
 
     #[test]
+    fn a_value_of_another_kind_hides_no_field() {
+        let check = |files: &[&str], expect: &str| assert_eq!(columns(files).unwrap(), expect, "{files:?}");
+        let refused = |files: &[&str], column: &str| {
+            let error = columns(files).unwrap_err().to_string();
+            assert!(error.contains(&format!("column \"{column}\" has ")), "{files:?}: {error}");
+        };
+        let many = "{\"a\": {\"x\": 1}}\n".repeat(5000);
+        let late = format!("{many}{{\"a\": 1, \"b\": 2}}\n{{\"a\": [{{\"z\": 1}}], \"c\": 3}}");
+        check(&[&late], "a Struct(\"x\": Int64), b Int64, c Int64");
+        check(&["{\"a\": {\"x\": 1}}", "{\"a\": 1, \"b\": 2}"], "a Struct(\"x\": Int64), b Int64");
+        check(&["{\"a\": 1}", "{\"a\": [1, {\"q\": 1}], \"b\": 2}\n{\"a\": {}}"], "a Int64, b Int64");
+        // A field has the type of its first values, wherever they are.
+        refused(&[&format!("{many}{{\"n\": 1}}\n{{\"n\": {{}}}}")], "n");
+        refused(&["{\"a\": 1}", "{\"s\": {\"n\": 1}}\n{\"s\": {\"n\": {}}}"], "s.n");
+        refused(&["{\"a\": [1, {\"q\": 2}]}"], "a");
+    }
+
+    #[test]
+    fn large_integers_keep_their_digits() {
+        let check = |text: &str, expect: &str| assert_eq!(columns(&[text]).unwrap(), expect, "{text}");
+        check("{\"a\": 9223372036854775808}", "a UInt64");
+        check("{\"a\": 18446744073709551615}\n{\"a\": 0}", "a UInt64");
+        check("{\"a\": 18446744073709551615}\n{\"a\": -1}", "a Float64");
+        check("{\"a\": 18446744073709551616}", "a Float64");
+        check("{\"a\": -9223372036854775808}", "a Int64");
+        check("{\"a\": 18446744073709551615}\n{\"a\": \"x\"}", "a Utf8");
+    }
+
+    #[test]
     fn lines_that_are_not_json_add_nothing() {
         assert_eq!(columns(&["{\"a\": 1, \"b\": 2\n{\"c\": 1}{\"d\": 1}\n{\"a\": true}"]).unwrap(), "a Boolean");
     }
@@ -439,5 +516,9 @@ mod tests {
         let error = columns(&[&lines.join("\n")]).unwrap_err();
         assert!(error.to_string().contains("more than 10000 different fields"), "{error}");
         assert!(columns(&["{\"a\": 1}", &lines.join("\n")]).is_err());
+        // All files count together.
+        let (some, others) = lines.split_at(FIELDS_MAX / 2);
+        assert!(columns(&[&some.join("\n"), &others.join("\n")]).is_err());
+        assert!(columns(&[&some.join("\n"), &some.join("\n"), &some.join("\n")]).is_ok());
     }
 }

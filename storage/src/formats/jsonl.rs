@@ -84,12 +84,14 @@ impl RecordText for JsonLines {
         Ok(())
     }
 
-    fn inferred(&self, seen: &mut [SeenLines]) -> Option<Result<SchemaRef, ArrowError>> {
-        for file in seen.iter_mut() {
-            // The last line may have no end.
-            file.fields.add(&std::mem::take(&mut file.begun));
-        }
-        Some(JsonFields::columns(seen.iter().map(|file| &file.fields)))
+    fn gather(&self, all: &mut SeenLines, mut file: SeenLines) -> Result<(), ArrowError> {
+        // The last line may have no end.
+        file.fields.add(&file.begun);
+        all.fields.gather(file.fields)
+    }
+
+    fn inferred(&self, all: &SeenLines) -> Option<SchemaRef> {
+        Some(all.fields.columns())
     }
 
     fn check_types(&self, schema: &SchemaRef) -> Result<(), ArrowError> {
@@ -170,7 +172,8 @@ fn check_lines(file: &str, start: &[u8]) -> Result<()> {
     let end = values.byte_offset();
     // An array in each of several lines is a table of bad rows, which are reported one by one.
     let is_one_array = start.starts_with(b"[") && (!is_whole || start[end..].trim_ascii().is_empty());
-    let spans_lines = only_opens && line_end.is_some_and(|at| !is_whole || end > at);
+    // A line that lacks its end is a bad row, unless the next lines complete it.
+    let spans_lines = line_end.is_some_and(|at| if is_whole { end > at } else { only_opens });
     if !is_one_array && !spans_lines {
         return Ok(());
     }
@@ -200,6 +203,7 @@ fn decode(records: &[u8], rows: usize, schema: &SchemaRef, columns: &[usize]) ->
     match decoded {
         Some(batch) => {
             check_integers(records, &batch)?;
+            check_large(records, &batch)?;
             Ok(batch)
         }
         None => Ok(RecordBatch::new_empty(schema)),
@@ -233,21 +237,100 @@ fn check_integers(records: &[u8], batch: &RecordBatch) -> Result<(), ArrowError>
     Ok(())
 }
 
+/// Checks that floats keep the digits of integers. Columns of floats are decoded again, as texts, where the text may
+/// have integers of more digits than a float holds.
+fn check_large(records: &[u8], batch: &RecordBatch) -> Result<(), ArrowError> {
+    if !has_many_digits(records) {
+        return Ok(());
+    }
+    let columns = batch.schema_ref().fields().iter().zip(batch.columns());
+    let floats: Vec<(FieldRef, &ArrayRef)> =
+        columns.filter_map(|(field, column)| Some((as_texts(field)?, column))).collect();
+    if floats.is_empty() {
+        return Ok(());
+    }
+    let schema = Schema::new(floats.iter().map(|(field, _)| Arc::clone(field)).collect::<Vec<_>>());
+    let builder = ReaderBuilder::new(Arc::new(schema)).with_batch_size(batch.num_rows() + 1);
+    let mut decoder = builder.with_coerce_primitive(true).build_decoder()?;
+    decoder.decode(without_mark(records))?;
+    let Some(texts) = decoder.flush()? else { return Ok(()) };
+    for ((field, floats), texts) in floats.iter().zip(texts.columns()) {
+        if let Some(number) = lost(floats, texts) {
+            return Err(ArrowError::JsonError(format!(
+                "whilst decoding field '{}': {number} has more digits than Float64 holds; declare another type",
+                field.name()
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Whether the text has more than 15 digits in a row that do not follow a period. A float holds all numbers of fewer.
+fn has_many_digits(text: &[u8]) -> bool {
+    let (mut digits, mut is_fraction) = (0, false);
+    text.iter().any(|byte| {
+        match byte {
+            b'0'..=b'9' => digits += 1,
+            _ => (digits, is_fraction) = (0, *byte == b'.'),
+        }
+        digits > 15 && !is_fraction
+    })
+}
+
+/// An integer among the texts whose digits its float lacks.
+fn lost(floats: &ArrayRef, texts: &ArrayRef) -> Option<String> {
+    match floats.data_type() {
+        DataType::Float64 => {
+            let pairs = floats.as_primitive::<Float64Type>().iter().zip(texts.as_string::<i32>());
+            let mut pairs = pairs.filter_map(|(float, text)| Some((float?, text?)));
+            pairs.find(|(float, text)| !keeps(*float, text)).map(|(_, text)| text.to_owned())
+        }
+        DataType::List(_) => lost(floats.as_list::<i32>().values(), texts.as_list::<i32>().values()),
+        DataType::LargeList(_) => lost(floats.as_list::<i64>().values(), texts.as_list::<i64>().values()),
+        DataType::Struct(_) => {
+            let columns = floats.as_struct().columns().iter().zip(texts.as_struct().columns());
+            columns
+                .filter(|(one, other)| one.data_type() != other.data_type())
+                .find_map(|(one, other)| lost(one, other))
+        }
+        _ => None,
+    }
+}
+
+/// Whether the float is the integer, or is written as the integer: some writers pad large floats with zeros.
+fn keeps(float: f64, text: &str) -> bool {
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    let is_integer = digits.bytes().all(|byte| byte.is_ascii_digit());
+    !is_integer
+        || digits.len() <= 15
+        || text.parse::<i128>().is_ok_and(|number| float.abs() < 1e38 && float as i128 == number)
+        || float.to_string() == text
+}
+
 /// The field with floats in the place of integers, if it has integers.
 fn as_floats(field: &FieldRef) -> Option<FieldRef> {
+    replaced(field, |data_type| data_type.is_integer().then_some(DataType::Float64))
+}
+
+/// The field with texts in the place of floats, if it has floats.
+fn as_texts(field: &FieldRef) -> Option<FieldRef> {
+    replaced(field, |data_type| (*data_type == DataType::Float64).then_some(DataType::Utf8))
+}
+
+/// The field with other types inside, if it has any that `other` replaces.
+fn replaced(field: &FieldRef, other: impl Fn(&DataType) -> Option<DataType> + Copy) -> Option<FieldRef> {
     let data_type = match field.data_type() {
-        data_type if data_type.is_integer() => DataType::Float64,
-        DataType::List(item) => DataType::List(as_floats(item)?),
-        DataType::LargeList(item) => DataType::LargeList(as_floats(item)?),
+        DataType::List(item) => DataType::List(replaced(item, other)?),
+        DataType::LargeList(item) => DataType::LargeList(replaced(item, other)?),
         DataType::Struct(fields) => {
-            let floats: Vec<Option<FieldRef>> = fields.iter().map(as_floats).collect();
-            if floats.iter().all(Option::is_none) {
+            let found: Vec<Option<FieldRef>> = fields.iter().map(|field| replaced(field, other)).collect();
+            if found.iter().all(Option::is_none) {
                 return None;
             }
-            let fields = fields.iter().zip(floats);
-            DataType::Struct(fields.map(|(field, floats)| floats.unwrap_or_else(|| Arc::clone(field))).collect())
+            let fields = fields.iter().zip(found);
+            DataType::Struct(fields.map(|(field, found)| found.unwrap_or_else(|| Arc::clone(field))).collect())
         }
-        _ => return None,
+        data_type => other(data_type)?,
     };
     Some(Arc::new(field.as_ref().clone().with_data_type(data_type)))
 }
@@ -320,6 +403,47 @@ mod tests {
                 assert!(reason(&error).starts_with("column \"x\": "), "{error}");
             }
         }
+    }
+
+    #[test]
+    fn floats_keep_the_digits_of_integers_or_are_refused() {
+        let float = || Field::new("y", DataType::Float64, true);
+        let list = DataType::List(Arc::new(float()));
+        let inner = DataType::Struct(vec![float(), Field::new("z", DataType::Int64, true)].into());
+        let numbers =
+            ["9007199254740992", "123456789012345680000", "0.12345678901234567", "1e300", "-1", "9007199254740993.5"];
+        for (data_type, open, close) in [(DataType::Float64, "", ""), (list, "[1.5, ", "]"), (inner, "{\"y\": ", "}")] {
+            let schema = Arc::new(Schema::new(vec![Field::new("x", data_type, true)]));
+            let check = |value: &str| {
+                let line = format!("{{\"x\": {open}{value}{close}, \"id\": 12345678901234567890}}\n");
+                decode(line.as_bytes(), 1, &schema, &[0]).map(|batch| batch.num_rows())
+            };
+            for value in numbers {
+                assert_eq!(check(value).unwrap(), 1, "{value}");
+            }
+            for value in [
+                "9007199254740993",
+                "-9007199254740993",
+                "18446744073709551617",
+                "10000000000000000000000000000000000000000001",
+            ] {
+                let error = check(value).unwrap_err();
+                assert!(reason(&error).starts_with(&format!("column \"x\": {value} has more digits")), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn files_of_objects_over_lines_are_told_from_damaged_lines() {
+        let check =
+            |text: &str, is_lines: bool| assert_eq!(check_lines("f", text.as_bytes()).is_ok(), is_lines, "{text}");
+        check("{\"id\": 1,\n \"x\": 2}", false);
+        check("{\"id\": {\"a\": 1,\n \"x\": 2}}\n", false);
+        check("{\n\"id\": 1", false);
+        check("{\"id\": 1,\n{\"id\": 2}", true);
+        check("{\"id\": 1\n{\"id\": 2}", true);
+        check("{\"id\": 1,\n", true);
+        check("{\"id\": 1}\n{\"id\":\n2}", true);
     }
 
     #[test]

@@ -44,7 +44,8 @@ impl Format for Media {
     }
 
     fn reader(&self, request: ReaderRequest<'_>) -> Result<Box<dyn FormatReader>> {
-        match *request.schema == schema() {
+        let all = schema();
+        match request.schema.fields().iter().all(|field| all.fields().iter().any(|other| other == field)) {
             true => Ok(Box::new(MediaReader)),
             false => Err(Error::invalid("these columns do not match those of media files")),
         }
@@ -68,7 +69,7 @@ impl Format for Media {
     }
 }
 
-/// The columns of every media dataset.
+/// The columns of every media dataset, except for those that columns of folders replace.
 fn schema() -> SchemaRef {
     Arc::new(Schema::new(vec![
         Field::new("bytes", DataType::Binary, false),
@@ -88,18 +89,22 @@ struct MediaReader;
 
 impl FormatReader for MediaReader {
     fn read<'a>(&'a self, request: ReadRequest<'a>) -> BoxFuture<'a, Result<Decoded>> {
-        async move { request.all_good(read(request.file, request.columns).await?) }.boxed()
+        async move {
+            let names = request.columns.iter().map(|column| request.schema.field(*column).name().as_str());
+            request.all_good(read(request.file, names).await?)
+        }
+        .boxed()
     }
 }
 
 /// Reads some columns of a file's row. The file is fetched only for its bytes.
-async fn read(file: &PinnedFile, columns: &[usize]) -> Result<Vec<ArrayRef>> {
-    let mut arrays: Vec<ArrayRef> = Vec::with_capacity(columns.len());
+async fn read(file: &PinnedFile, columns: impl Iterator<Item = &str>) -> Result<Vec<ArrayRef>> {
+    let mut arrays: Vec<ArrayRef> = Vec::new();
     for column in columns {
         arrays.push(match column {
-            0 => Arc::new(bytes(file).await?),
-            1 => Arc::new(StringArray::from(vec![file.relative()])),
-            2 => Arc::new(Int64Array::from(vec![file.size() as i64])),
+            "bytes" => Arc::new(bytes(file).await?),
+            "path" => Arc::new(StringArray::from(vec![file.relative()])),
+            "size" => Arc::new(Int64Array::from(vec![file.size() as i64])),
             _ => Arc::new(StringArray::from(vec![label(file.relative())])),
         });
     }

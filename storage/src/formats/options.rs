@@ -61,7 +61,7 @@ impl FormatOption {
         let refused =
             |accepted: &str| Err(Error::invalid(format!("\"{}\" must be {accepted}, got '{text}'", self.name)));
         match (self.kind, text.as_bytes()) {
-            (FormatOptionKind::Flag, _) => match text.parse() {
+            (FormatOptionKind::Flag, _) => match text.to_ascii_lowercase().parse() {
                 Ok(flag) => Ok(FormatOptionValue::Flag(flag)),
                 Err(_) => refused("true or false"),
             },

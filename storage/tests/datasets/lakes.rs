@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use arrow::array::Array;
-use arrow::datatypes::{DataType, Field, Schema};
+use arrow::array::{Array, AsArray};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Field, Schema, TimeUnit};
 use arrow::util::display::array_value_to_string;
-use forebay_storage::{Dataset, DatasetSpec, ErrorKind, PathColumns};
+use forebay_storage::{Dataset, DatasetSpec, ErrorKind, PathColumns, Result, TableFormat, dictionary_of_texts};
 
 use crate::support::{TestFolder, all_formats, csv, csv_table, parquet_bytes, read_all, stored_as};
 
@@ -21,6 +22,10 @@ async fn check(place: &TestFolder, location: &str, expect: Result<u64, &str>) {
         }
         (opened, expect) => panic!("{location}: {opened:?} where {expect:?} is expected"),
     }
+}
+
+async fn open_all(place: &TestFolder, locations: &[String], format: TableFormat) -> Result<Dataset> {
+    Dataset::open_all(&place.stores(), locations, &format, PathColumns::Inferred, None).await
 }
 
 #[tokio::test]
@@ -52,14 +57,41 @@ async fn files_of_a_table_with_a_log_are_refused() {
         check(&place, "delta/part-0.parquet", Ok(10)).await;
         check(&place, "delta/{part-0,eu/part-1}.parquet", Ok(20)).await;
         let named = ["ice/data/0.parquet", "delta/part-0.parquet"].map(|name| place.display(name));
-        let both = Dataset::open_all(&place.stores(), &named, &stored_as("parquet"), None).await.unwrap();
+        let both = open_all(&place, &named, stored_as("parquet")).await.unwrap();
         assert_eq!(both.snapshot().rows(), 20);
         let folders = ["ice/data", "delta/part-0.parquet"].map(|name| place.display(name));
-        let error = Dataset::open_all(&place.stores(), &folders, &stored_as("parquet"), None).await.unwrap_err();
+        let error = open_all(&place, &folders, stored_as("parquet")).await.unwrap_err();
         assert!(error.to_string().contains("an Iceberg table"), "{error}");
         // The log itself is a plain folder of JSON lines.
         let log = place.open("delta/_delta_log", stored_as("jsonl")).await.unwrap();
         assert_eq!(log.snapshot().rows(), 1);
+    }
+}
+
+#[tokio::test]
+async fn tables_are_found_beside_many_files_and_through_links() {
+    for place in TestFolder::all() {
+        place.put("ice/data/0.parquet", parquet_bytes(0..1)).await;
+        for at in 0..1500 {
+            place.put(&format!("ice/metadata/snap-{at}.avro"), "").await;
+        }
+        place.put("ice/metadata/00007-1b4e28ba-2fa1-11d2-883f-0016d3cca427.metadata.json", "{}").await;
+        check(&place, "ice/data", Err("is an Iceberg table")).await;
+        place.put("hint/data/0.parquet", parquet_bytes(0..1)).await;
+        place.put("hint/metadata/version-hint.text", "7").await;
+        check(&place, "hint/data", Err("is an Iceberg table")).await;
+    }
+    #[cfg(unix)]
+    {
+        let place = TestFolder::file();
+        place.put("delta/_delta_log/0.json", "{}").await;
+        place.put("delta/eu/0.parquet", parquet_bytes(0..1)).await;
+        place.put("plain/0.parquet", parquet_bytes(0..1)).await;
+        std::os::unix::fs::symlink(place.path("delta/eu"), place.path("europe")).unwrap();
+        std::os::unix::fs::symlink(place.path("plain"), place.path("link")).unwrap();
+        let text = format!("\"{}\" is a Delta Lake table", place.display("delta"));
+        check(&place, "europe", Err(&text)).await;
+        check(&place, "link", Ok(1)).await;
     }
 }
 
@@ -69,6 +101,7 @@ async fn plain_folders_with_such_names_are_read() {
         place.put("photos/a.parquet", parquet_bytes(0..3)).await;
         place.put("photos/metadata/b.parquet", parquet_bytes(3..5)).await;
         place.put("photos/metadata/notes.json", "{}").await;
+        place.put("photos/metadata/img1.metadata.json", "{}").await;
         place.put("photos/metadata/old/v1.metadata.json", "{}").await;
         place.put("photos/x_delta_log/c.parquet", parquet_bytes(5..6)).await;
         check(&place, "photos", Ok(6)).await;
@@ -108,7 +141,7 @@ async fn folders_that_name_values_are_columns() {
         let folders = [
             "dt=2026-01-02/country=ch/n=7",
             "dt=2026-01-01/country=__HIVE_DEFAULT_PARTITION__/n=-3",
-            "dt=2026-01-02/country=a%2Fb%20c/n=01",
+            "dt=2026-01-02/country=a%2Fb%20c/n=1",
         ];
         for (at, folder) in folders.iter().enumerate() {
             place.put(&format!("t/{folder}/x.csv"), format!("x\n{at}\n")).await;
@@ -151,7 +184,8 @@ async fn every_format_has_columns_of_folders() {
                 place.put(&file, format.format().sample(&file, 0..1, format.options()).bytes).await;
             }
             let dataset = place.open(name, format.clone()).await.unwrap();
-            assert_eq!(read_all(&dataset, 1, dataset.schema().fields().len() - 1).await, [1, 2], "{name}");
+            let last = dataset.schema().fields().len() - 1;
+            assert_eq!(read_all(&dataset, 1, last).await, [1, 2], "{name}");
             if name == "media" {
                 assert_eq!(
                     everything(&dataset).await.1[0].split(' ').skip(2).collect::<Vec<_>>(),
@@ -160,6 +194,25 @@ async fn every_format_has_columns_of_folders() {
             }
         }
     }
+}
+
+#[tokio::test]
+async fn texts_of_folders_are_read_as_dictionaries_like_others() {
+    let place = TestFolder::memory();
+    for folder in ["country=ch", "country=__HIVE_DEFAULT_PARTITION__"] {
+        place.put(&format!("t/{folder}/a.parquet"), parquet_bytes(0..3)).await;
+    }
+    let dataset = place.open("t", stored_as("parquet")).await.unwrap();
+    let last = dataset.schema().fields().len() - 1;
+    let mut texts = Vec::new();
+    for range in dataset.row_ranges(u64::MAX) {
+        let read = dataset.read_with_dictionaries(&range, &[last, 0], &[0, last]).await.unwrap().batch;
+        assert_eq!(*read.column(0).data_type(), dictionary_of_texts());
+        let plain = cast(read.column(0), &DataType::Utf8).unwrap();
+        texts.extend(plain.as_string::<i32>().iter().map(|text| text.map(str::to_owned)));
+    }
+    let ch = || Some("ch".to_owned());
+    assert_eq!(texts, [None, None, None, ch(), ch(), ch()]);
 }
 
 #[tokio::test]
@@ -176,7 +229,7 @@ async fn columns_of_folders_are_declared_or_ignored() {
         PathColumns::Declared(Arc::new(Schema::new(fields.collect::<Vec<_>>())))
     };
     let rows = async |columns| everything(&open(columns).await.unwrap()).await.1;
-    assert_eq!(rows(PathColumns::Inferred).await, ["0: 1 2026-01-01 1", "1: 2 none 2"]);
+    assert_eq!(rows(PathColumns::Inferred).await, ["0: 1 2026-01-01 01", "1: 2 none 02"]);
     assert_eq!(rows(PathColumns::Ignored).await, ["0: 1", "1: 2"]);
     let texts = declared(&[("n", DataType::Utf8), ("dt", DataType::Null)]);
     assert_eq!(rows(texts.clone()).await, ["0: 1 01 2026-01-01", "1: 2 02 none"]);
@@ -216,4 +269,100 @@ async fn columns_of_folders_are_declared_or_ignored() {
     place.put("u/x=1/x=2/a.csv", "y\n3\n").await;
     let error = place.open("u/x=1/x=2", csv_table()).await.unwrap_err();
     assert!(error.to_string().contains("has two folders \"x=…\""), "{error}");
+    place.put("w/X=1/a.csv", "x\n3\n").await;
+    let error = place.open("w", csv_table()).await.unwrap_err();
+    assert!(error.to_string().contains("has a column \"x\" in the file and \"X\" in its path"), "{error}");
+    assert!(error.hint().unwrap().contains("hive_partitioning=False in Python"), "{error}");
+}
+
+#[tokio::test]
+async fn declared_columns_of_folders_keep_their_values() {
+    let place = TestFolder::memory();
+    let declare = async |value: &str, data_type: &DataType, nullable: bool| {
+        place.put("t/V=z/a.csv", "x\n1\n").await;
+        let folder = format!("one/v={value}");
+        place.put(&format!("{folder}/a.csv"), "x\n1\n").await;
+        let columns = Schema::new(vec![Field::new("v", data_type.clone(), nullable)]);
+        let path_columns = PathColumns::Declared(Arc::new(columns));
+        let spec = DatasetSpec { location: place.display(&folder), format: csv_table(), schema: None, path_columns };
+        Dataset::open(&place.stores(), &spec).await
+    };
+    let time = |unit| DataType::Timestamp(unit, None);
+    for (value, data_type, expect) in [
+        ("2.5", DataType::Decimal128(3, 1), Some("2.5")),
+        ("2.500", DataType::Decimal128(3, 1), Some("2.5")),
+        ("2.5", DataType::Decimal128(3, 0), None),
+        ("25e-1", DataType::Decimal128(3, 0), None),
+        ("2.5", DataType::Int64, None),
+        ("007", DataType::Int64, Some("7")),
+        ("2026-01-01", DataType::Date32, Some("2026-01-01")),
+        ("2026-01-01T23%3A00%3A00", DataType::Date32, None),
+        ("2026-01-01T23%3A00%3A00.250Z", time(TimeUnit::Millisecond), Some("2026-01-01T23:00:00.250")),
+        ("2026-01-01T23%3A00%3A00.2505Z", time(TimeUnit::Millisecond), None),
+        ("2026-01-01", time(TimeUnit::Second), Some("2026-01-01T00:00:00")),
+        ("0.1", DataType::Float64, Some("0.1")),
+        ("9007199254740993", DataType::Float64, None),
+        ("00501", DataType::Utf8, Some("00501")),
+    ] {
+        match (declare(value, &data_type, true).await, expect) {
+            (Ok(dataset), Some(expect)) => {
+                assert_eq!(everything(&dataset).await.1, [format!("0: 1 {expect}")], "{value} as {data_type}");
+            }
+            (Err(error), None) => assert!(error.to_string().contains(" is not of type "), "{value}: {error}"),
+            (other, _) => panic!("{value} as {data_type}: {other:?}"),
+        }
+    }
+    let error = declare("__HIVE_DEFAULT_PARTITION__", &DataType::Utf8, false).await.unwrap_err();
+    assert!(error.to_string().contains("column \"v\" of its path is null"), "{error}");
+    let dataset = declare("x", &DataType::Utf8, false).await.unwrap();
+    assert!(!dataset.schema().field(1).is_nullable());
+    let columns = PathColumns::Declared(Arc::new(Schema::new(vec![Field::new("v", DataType::Utf8, true)])));
+    let spec = DatasetSpec { location: place.display("t"), format: csv_table(), schema: None, path_columns: columns };
+    let error = Dataset::open(&place.stores(), &spec).await.unwrap_err();
+    assert!(error.hint().is_some_and(|hint| hint.starts_with("write \"V\"")), "{error}");
+}
+
+#[tokio::test]
+async fn integers_with_leading_zeros_are_texts() {
+    let place = TestFolder::memory();
+    place.put("t/zip=00501/n=-7/m=1/x.csv", "x\n1\n").await;
+    place.put("t/zip=10001/n=8/m=-0/x.csv", "x\n2\n").await;
+    let expect = ["x Int64", "zip Utf8", "n Int64", "m Utf8"].map(String::from).to_vec();
+    let rows = ["0: 1 00501 -7 1", "1: 2 10001 8 -0"].map(String::from).to_vec();
+    assert_eq!(everything(&place.open("t", csv_table()).await.unwrap()).await, (expect, rows));
+}
+
+/// Media files hold their paths, and lists name their files. Neither needs the columns.
+#[tokio::test]
+async fn columns_of_folders_yield_where_tables_do_not_need_them() {
+    let place = TestFolder::memory();
+    let bytes = "bytes Binary";
+    let open = async |location: &str| {
+        let opened = place.open(location, stored_as("media")).await.unwrap();
+        let (spec, snapshot) = (opened.spec().clone(), opened.snapshot().clone());
+        let pinned = Dataset::pinned(&place.stores_elsewhere(), &spec, snapshot, opened.schema().clone()).unwrap();
+        let found = everything(&opened).await;
+        assert_eq!(everything(&pinned).await, found);
+        found
+    };
+    place.put("med/label=cat/size=256/a.jpg", "x").await;
+    let (columns, rows) = open("med").await;
+    assert_eq!(columns, [bytes, "path Utf8", "label Utf8", "size Int64"]);
+    assert_eq!(rows, ["0: 78 label=cat/size=256/a.jpg cat 256"]);
+    place.put("med/dog/b.jpg", "y").await;
+    let (columns, rows) = open("med").await;
+    assert_eq!(columns, [bytes, "path Utf8", "size Int64", "label Utf8"]);
+    assert_eq!(rows, ["0: 79 dog/b.jpg 1 dog", "1: 78 label=cat/size=256/a.jpg 1 size=256"]);
+    place.put("l/k=v/a.csv", "x\n1\n").await;
+    place.put("l/k=w/b.csv", "x\n2\n").await;
+    place.put("l/c.csv", "x\n3\n").await;
+    let list = async |names: &[&str]| {
+        let names: Vec<String> = names.iter().map(|name| place.display(name)).collect();
+        Ok::<_, forebay_storage::Error>(everything(&open_all(&place, &names, csv_table()).await?).await.1)
+    };
+    assert_eq!(list(&["l/k=v/a.csv", "l/c.csv"]).await.unwrap(), ["0: 3", "1: 1"]);
+    assert_eq!(list(&["l/k=v/a.csv", "l/k=w/b.csv"]).await.unwrap(), ["0: 1 v", "1: 2 w"]);
+    // A folder is one table.
+    let error = list(&["l/k=v", "l/c.csv"]).await.unwrap_err().to_string();
+    assert!(error.contains("l/c.csv\" has no folder of a column"), "{error}");
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch};
 use arrow::datatypes::Int64Type;
-use forebay_storage::{Dataset, ErrorKind, RowRange, Snapshot, TableFormat};
+use forebay_storage::{Dataset, ErrorKind, PathColumns, RowRange, Snapshot, TableFormat};
 use support::{TestFolder, all_formats, csv_table, ids_of, parquet_bytes, read_all, stored_as};
 
 /// Two files of a format's samples, with their numbers of rows.
@@ -195,7 +195,7 @@ async fn several_locations_are_one_dataset() {
         }
         let open = async |names: &[&str]| {
             let locations: Vec<String> = names.iter().map(|name| place.display(name)).collect();
-            Dataset::open_all(&place.stores(), &locations, &csv_table(), None).await
+            Dataset::open_all(&place.stores(), &locations, &csv_table(), PathColumns::Inferred, None).await
         };
         let check = async |names: &[&str], location: &str, expect: &[i64]| {
             let dataset = open(names).await.unwrap();
@@ -219,7 +219,9 @@ async fn several_locations_are_one_dataset() {
         refused(&["a.csv", "x/_tmp/e.csv"], "has a name that begins with . or _").await;
         refused(&[], "at least one location").await;
         let elsewhere = [place.display("a.csv"), "s3://bucket/b.csv".to_owned()];
-        let error = Dataset::open_all(&place.stores(), &elsewhere, &csv_table(), None).await.unwrap_err();
+        let error = Dataset::open_all(&place.stores(), &elsewhere, &csv_table(), PathColumns::Inferred, None)
+            .await
+            .unwrap_err();
         assert!(error.to_string().contains("must be in one store"), "{error}");
     }
 }
@@ -381,7 +383,7 @@ async fn a_file_whose_name_is_not_unicode_is_named() {
         location: folder.path().to_str().unwrap().to_owned(),
         format: stored_as("media"),
         schema: None,
-        path_columns: forebay_storage::PathColumns::Inferred,
+        path_columns: PathColumns::Inferred,
     };
     let error = Dataset::open(&forebay_storage::Stores::new(), &spec).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);

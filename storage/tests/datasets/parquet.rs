@@ -3,7 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, Int64Array, RecordBatch, StringArray, StringViewArray, StructArray};
+use arrow::array::{
+    Array, ArrayRef, AsArray, FixedSizeListArray, Int64Array, NullArray, RecordBatch, StringArray, StringViewArray,
+    StructArray,
+};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Int32Type, Int64Type, Schema, TimeUnit};
 use arrow::util::display::array_value_to_string;
@@ -171,7 +174,7 @@ async fn extension_types_survive() {
     let place = TestFolder::memory();
     let metadata = HashMap::from([("ARROW:extension:name".to_owned(), "arrow.fixed_shape_tensor".to_owned())]);
     let item = Arc::new(Field::new("item", DataType::Int64, false));
-    let list = arrow::array::FixedSizeListArray::new(item, 2, Arc::new(Int64Array::from(vec![1, 2, 3, 4])), None);
+    let list = FixedSizeListArray::new(item, 2, Arc::new(Int64Array::from(vec![1, 2, 3, 4])), None);
     let field = Field::new("t", DataType::FixedSizeList(Arc::new(Field::new("item", DataType::Int64, false)), 2), true);
     let schema = Arc::new(Schema::new(vec![field.with_metadata(metadata.clone())]));
     let batch = RecordBatch::try_new(schema, vec![Arc::new(list)]).unwrap();
@@ -263,30 +266,162 @@ async fn files_whose_columns_changed_over_the_years_are_one_table() {
     let option = [("missing".to_owned(), "no".to_owned())];
     let format = TableFormat::new(find("parquet").unwrap(), "", &option).unwrap();
     let error = place.open("", format).await.unwrap_err().to_string();
-    assert!(error.contains("the option \"missing\" must be 'null' or 'error', got 'no'"), "{error}");
+    assert!(error.contains("the option \"missing\" must be 'auto', 'null' or 'error', got 'no'"), "{error}");
 }
 
 #[tokio::test]
-async fn a_value_that_the_wider_type_cannot_hold_is_an_error() {
+async fn a_row_that_the_wider_type_cannot_hold_is_bad() {
     let time = |unit| cast(&Int64Array::from(vec![1 << 40]), &DataType::Timestamp(unit, None)).unwrap();
     let place = TestFolder::memory();
     place.put("a.parquet", one_column("at", time(TimeUnit::Millisecond))).await;
     place.put("b.parquet", one_column("at", time(TimeUnit::Nanosecond))).await;
     place.put("c.parquet", one_column("at", cast(&time(TimeUnit::Millisecond), &DataType::Int64).unwrap())).await;
-    let far = cast(&Int64Array::from(vec![1 << 45]), &DataType::Timestamp(TimeUnit::Millisecond, None)).unwrap();
+    let far = cast(&Int64Array::from(vec![1, 1 << 45, 2]), &DataType::Timestamp(TimeUnit::Millisecond, None)).unwrap();
     place.put("d/a.parquet", one_column("at", far)).await;
     place.put("d/b.parquet", one_column("at", time(TimeUnit::Nanosecond))).await;
     let dataset = place.open("d", stored_as("parquet")).await.unwrap();
-    let ranges = dataset.row_ranges(1);
-    let error = dataset.read(&ranges[0], &[0]).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Data);
-    let expect = "\"memory:///root/d/a.parquet\" has a value of column \"at\" that does not fit Timestamp(ns): ";
-    assert!(error.to_string().starts_with(expect), "{error}");
+    let ranges = dataset.row_ranges(u64::MAX);
+    let read = dataset.read(&ranges[0], &[0, 0]).await.unwrap();
+    assert_eq!((read.batch.num_rows(), read.sample_ids.values().to_vec()), (2, vec![0, 2]));
+    assert_eq!(read.bad.iter().map(|bad| bad.sample_id).collect::<Vec<_>>(), [1]);
+    let expect = "column \"at\": a value does not fit Timestamp(ns), the type of all files: ";
+    assert!(read.bad[0].reason.starts_with(expect), "{}", read.bad[0].reason);
     assert_eq!(dataset.read(&ranges[1], &[0]).await.unwrap().batch.num_rows(), 1);
     let near = place.open("{a,b}.parquet", stored_as("parquet")).await.unwrap();
     assert_eq!(near.read(&near.row_ranges(1)[0], &[0]).await.unwrap().batch.num_rows(), 1);
     let mixed = place.open("{a,c}.parquet", stored_as("parquet")).await.unwrap_err();
     assert_eq!(mixed.kind(), ErrorKind::Invalid);
+}
+
+fn with_option(name: &str, value: &str) -> TableFormat {
+    TableFormat::new(find("parquet").unwrap(), "", &[(name.to_owned(), value.to_owned())]).unwrap()
+}
+
+#[tokio::test]
+async fn files_that_look_like_other_tables_are_refused_unless_nulls_are_asked_for() {
+    let file = |names: &[&str]| {
+        let int = || Arc::new(Int64Array::from(vec![1])) as ArrayRef;
+        let batch = RecordBatch::try_from_iter(names.iter().map(|name| (*name, int()))).unwrap();
+        write(&batch, WriterProperties::default())
+    };
+    let check = async |files: &[&[&str]], expect: Result<usize, &str>, with_null: usize| {
+        let place = TestFolder::memory();
+        for (at, names) in files.iter().enumerate() {
+            place.put(&format!("{at}.parquet"), file(names)).await;
+        }
+        match (place.open("", stored_as("parquet")).await, expect) {
+            (Ok(dataset), Ok(columns)) => assert_eq!(dataset.schema().fields().len(), columns, "{files:?}"),
+            (Err(error), Err(text)) => {
+                assert_eq!(
+                    (error.kind(), error.to_string().replace("memory:///root/", "")),
+                    (ErrorKind::Invalid, text.to_owned())
+                );
+                assert!(error.hint().unwrap().contains("missing=\"null\" in Python"), "{error:?}");
+            }
+            (opened, _) => panic!("{files:?}: {opened:?} where {expect:?} is expected"),
+        }
+        let dataset = place.open("", with_option("missing", "null")).await.unwrap();
+        assert_eq!(dataset.schema().fields().len(), with_null);
+    };
+    let alike = "\"1.parquet\" has column \"label\", and \"0.parquet\" has \"Label\": the names differ only by case";
+    check(&[&["id", "Label"], &["id", "label"]], Err(alike), 3).await;
+    check(&[&["Label"], &["label"]], Err(alike), 2).await;
+    let later = "\"2.parquet\" has column \"label\", and \"1.parquet\" has \"Label\": the names differ only by case";
+    check(&[&["id"], &["id", "Label"], &["id", "label"]], Err(later), 3).await;
+    check(&[&["id", "x", "X"], &["id", "x", "X"], &["id", "x"]], Ok(3), 3).await;
+    check(&[&["id", "x"], &["id", "x", "X"]], Ok(3), 3).await;
+    let strange = "\"1.parquet\" shares no column with \"0.parquet\": it has \"c\", and the other has \"a\", \"b\"";
+    check(&[&["a", "b"], &["c"]], Err(strange), 3).await;
+    check(&[&["a", "b"], &["b", "c"], &["c"]], Ok(3), 3).await;
+}
+
+#[tokio::test]
+async fn tensors_of_other_shapes_are_refused() {
+    let file = |shape: Option<&str>| {
+        let metadata = shape.map(|shape| {
+            let parameters = format!("{{\"shape\":{shape}}}");
+            HashMap::from([
+                ("ARROW:extension:name".to_owned(), "arrow.fixed_shape_tensor".to_owned()),
+                ("ARROW:extension:metadata".to_owned(), parameters),
+            ])
+        });
+        let item = Arc::new(Field::new("item", DataType::Int64, true));
+        let list = FixedSizeListArray::new(Arc::clone(&item), 6, Arc::new(Int64Array::from_iter_values(0..6)), None);
+        let field = Field::new("t", DataType::FixedSizeList(item, 6), true).with_metadata(metadata.unwrap_or_default());
+        let batch = RecordBatch::try_new(Arc::new(Schema::new(vec![field])), vec![Arc::new(list)]).unwrap();
+        write(&batch, WriterProperties::default())
+    };
+    let check = async |one: Option<&str>, other: Option<&str>, expect: Option<&str>| {
+        let place = TestFolder::memory();
+        place.put("a.parquet", file(one)).await;
+        place.put("b.parquet", file(other)).await;
+        match (place.open("", stored_as("parquet")).await, expect) {
+            (Ok(_), None) => {}
+            (Err(error), Some(expect)) => {
+                let text = error.to_string().replace("memory:///root/", "");
+                assert!(text.starts_with(expect) && error.hint().is_some(), "{text}");
+            }
+            (opened, _) => panic!("{one:?} and {other:?}: {opened:?}"),
+        }
+    };
+    check(Some("[2,3]"), Some("[2, 3]"), None).await;
+    check(None, None, None).await;
+    let expect = "\"b.parquet\" has column \"t\" as arrow.fixed_shape_tensor {\"shape\":[3,2]}, but \"a.parquet\" has it as \
+                  arrow.fixed_shape_tensor {\"shape\":[2,3]}";
+    check(Some("[2,3]"), Some("[3,2]"), Some(expect)).await;
+    let expect = "\"b.parquet\" has column \"t\" as arrow.fixed_shape_tensor {\"shape\":[3,2]}, but \"a.parquet\" has it as Fixed";
+    check(None, Some("[3,2]"), Some(expect)).await;
+}
+
+#[tokio::test]
+async fn a_file_of_only_nulls_has_any_type() {
+    let place = TestFolder::memory();
+    place.put("a.parquet", one_column("n", Arc::new(NullArray::new(2)))).await;
+    place.put("b.parquet", one_column("n", Arc::new(StringArray::from(vec!["x"])))).await;
+    place.put("c.parquet", one_column("n", Arc::new(NullArray::new(1)))).await;
+    let opened = place.open("", stored_as("parquet")).await.unwrap();
+    assert_eq!(*opened.schema().field(0), Field::new("n", DataType::Utf8, true));
+    let (spec, snapshot) = (opened.spec().clone(), Arc::clone(opened.snapshot()));
+    let elsewhere = Dataset::pinned(&place.stores_elsewhere(), &spec, snapshot, Arc::clone(opened.schema())).unwrap();
+    for (dataset, dictionaries) in [(&opened, &[][..]), (&opened, &[0]), (&elsewhere, &[0]), (&elsewhere, &[])] {
+        let mut texts = Vec::new();
+        for range in dataset.row_ranges(u64::MAX) {
+            let rows = dataset.read_with_dictionaries(&range, &[0], dictionaries).await.unwrap().batch;
+            let rows = cast(rows.column(0), &DataType::Utf8).unwrap();
+            texts.extend(rows.as_string::<i32>().iter().map(|text| text.map(str::to_owned)));
+        }
+        assert_eq!(texts, [None, None, Some("x".to_owned()), None]);
+    }
+    let error = place.open("", strict()).await.unwrap_err();
+    assert!(error.to_string().contains("has column \"n\" as Utf8"), "{error}");
+}
+
+#[tokio::test]
+async fn nulls_of_wide_types_count_as_memory() {
+    let wide = |length: i32| {
+        let values = Arc::new(Int64Array::new_null(length as usize));
+        let item = Arc::new(Field::new("item", DataType::Int64, true));
+        let list = Arc::new(FixedSizeListArray::new(item, length, values, None)) as ArrayRef;
+        let x = Arc::new(Int64Array::from(vec![1])) as ArrayRef;
+        write(&RecordBatch::try_from_iter([("x", x), ("emb", list)]).unwrap(), WriterProperties::default())
+    };
+    let narrow = |rows: i64| one_column("x", Arc::new(Int64Array::from_iter_values(0..rows)));
+    let place = TestFolder::memory();
+    place.put("a.parquet", wide(1000)).await;
+    place.put("b.parquet", narrow(1000)).await;
+    let opened = place.open("", stored_as("parquet")).await.unwrap();
+    let bytes = opened.snapshot().files()[1].groups[0].bytes;
+    assert!((8_000_000..8_100_000).contains(&bytes), "{bytes}");
+    // A worker finds the same.
+    let (spec, snapshot) = (opened.spec().clone(), Arc::clone(opened.snapshot()));
+    let elsewhere = Dataset::pinned(&place.stores_elsewhere(), &spec, snapshot, Arc::clone(opened.schema())).unwrap();
+    let range = *elsewhere.row_ranges(u64::MAX).last().unwrap();
+    assert_eq!(elsewhere.read(&range, &[1]).await.unwrap().batch.column(0).null_count(), 1000);
+    place.put("a.parquet", wide(20_000)).await;
+    place.put("b.parquet", narrow(120_000)).await;
+    let error = place.open("", stored_as("parquet")).await.unwrap_err();
+    let expect = "b.parquet\" lacks column \"emb\" or a part of it: its nulls in a row group of 120000 rows would take";
+    assert!(error.to_string().contains(expect), "{error}");
 }
 
 #[tokio::test]

@@ -12,6 +12,7 @@ import numpy as np
 import pandas
 import polars
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -347,3 +348,42 @@ def test_missing_files_and_other_formats_are_refused(session, pictures, tmp_path
     for neither in ([], [1, 2], 5, None):
         with pytest.raises(forebay.InvalidError, match="a table cannot be made of"):
             session.table(neither)
+
+
+def test_the_options_of_files(session, tmp_path):
+    for name, folder, column in [("a", "x=1", "x"), ("b", "x=2", "X")]:
+        path = tmp_path / "clash" / folder
+        path.mkdir(parents=True)
+        pq.write_table(pa.table({"id": [1], column: [7]}), path / f"{name}.parquet")
+    with pytest.raises(forebay.InvalidError, match="differ only by case") as refused:
+        session.table("clash/")
+    assert 'missing="null" in Python' in str(refused.value)
+    with pytest.raises(forebay.InvalidError, match='has a column "x" in the file and another') as refused:
+        session.table("clash/", missing="null")
+    assert "hive_partitioning=False in Python" in str(refused.value)
+    table = session.table("clash/", missing="null", hive_partitioning=False)
+    assert list(table.columns) == ["id", "x", "X"]
+    with pytest.raises(forebay.InvalidError, match="lacks column"):
+        session.table("clash/", missing="error", hive_partitioning=False)
+    pq.write_table(pa.table({"id": pa.array([1], pa.int8())}), tmp_path / "clash/x=1/c.parquet")
+    with pytest.raises(forebay.InvalidError, match='has column "id" as'):
+        session.table("clash/", missing="null", hive_partitioning=False, widen=False)
+    files = [tmp_path / "clash/x=1/a.parquet", tmp_path / "clash/x=1/c.parquet"]
+    assert list(session.table(files, hive_partitioning=False).columns) == ["id", "x"]
+    with pytest.raises(forebay.InvalidError, match='"missing" must be'):
+        session.table("clash/", missing="nothing")
+    with pytest.raises(forebay.InvalidError, match='"widen" applies to files only'):
+        session.table({"a": [1]}, widen=False)
+    with pytest.raises(forebay.InvalidError, match='has no option "widen"'):
+        session.table("clash/", format="csv", widen=False)
+
+
+def test_pictures_below_folders_that_name_values(session, tmp_path):
+    for name in ["label=cat/a.jpg", "label=dog/b.jpg"]:
+        (tmp_path / "med" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "med" / name).write_bytes(b"x")
+    assert sorted(rows(session.table("med/").select("label"))["label"]) == ["cat", "dog"]
+    (tmp_path / "med" / "c.jpg").write_bytes(b"x")
+    assert list(session.table("med/").columns) == ["bytes", "path", "size", "label"]
+    paths = [str(tmp_path / "med" / name) for name in ["label=cat/a.jpg", "c.jpg"]]
+    assert sorted(rows(session.table(paths).select("path"))["path"]) == sorted(paths)

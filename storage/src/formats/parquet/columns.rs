@@ -3,14 +3,16 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use arrow::datatypes::{Field, FieldRef, Schema, SchemaRef};
+use arrow::datatypes::{Field, FieldRef, Fields, Schema, SchemaRef};
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
 use parquet::errors::ParquetError;
 
+use super::footer::FIXED_BYTES_MAX;
 use crate::dictionary::retyped;
 use crate::pinned::PinnedFile;
+use crate::source_file::RowGroup;
 use crate::text_types::unified;
-use crate::widening::Drift;
+use crate::widening::{Drift, alike, null_bytes};
 use crate::{Error, Result};
 
 /// The first file's columns, followed by those that later files add. A column is nullable if any file has it nullable
@@ -32,6 +34,9 @@ pub(super) fn merge_schemas(files: &[PinnedFile], footers: &[ArrowReaderMetadata
     let mut fields: Vec<(Field, usize)> = first.schema().fields().iter().map(|field| with_file(field, 0)).collect();
     for (at, (file, footer)) in files.iter().zip(footers).enumerate().skip(1) {
         let other = footer.schema();
+        if drift.missing && !drift.alike {
+            check_names(file, other.fields(), &fields, files)?;
+        }
         for (field, from) in &mut fields {
             let Ok(found) = other.field_with_name(field.name()) else {
                 if drift.missing {
@@ -49,11 +54,17 @@ pub(super) fn merge_schemas(files: &[PinnedFile], footers: &[ArrowReaderMetadata
                     found.data_type(),
                     files[*from].path(),
                     field.data_type()
-                )));
+                ))
+                .with_hint("write the files of one of these types again with the other, or name them apart"));
             };
-            field.set_nullable(field.is_nullable() || found.is_nullable());
+            check_extension(field, &files[*from], found, file)?;
+            // Writers may declare a column of only nulls as not null.
+            let has_null_type = field.data_type().is_null() || found.data_type().is_null();
+            field.set_nullable(field.is_nullable() || found.is_nullable() || has_null_type);
             if data_type != *field.data_type() {
-                (*field, *from) = (field.clone().with_data_type(data_type), at);
+                let described = if field.data_type().is_null() { found } else { &*field };
+                (*field, *from) = (field.clone().with_metadata(described.metadata().clone()), at);
+                *field = field.clone().with_data_type(data_type);
             }
         }
         let known: HashSet<&str> = fields.iter().map(|(field, _)| field.name().as_str()).collect();
@@ -71,6 +82,109 @@ pub(super) fn merge_schemas(files: &[PinnedFile], footers: &[ArrowReaderMetadata
         fields.extend(further.into_iter().map(|(field, at)| (field.with_nullable(true), at)));
     }
     Ok(Arc::new(Schema::new(fields.into_iter().map(|(field, _)| field).collect::<Vec<_>>())))
+}
+
+/// Refuses a file that looks like one of another table, whose columns would be null in half of the rows.
+fn check_names(file: &PinnedFile, own: &Fields, known: &[(Field, usize)], files: &[PinnedFile]) -> Result<()> {
+    let all: Fields = known.iter().map(|(field, _)| field.clone()).collect();
+    for field in own.iter().filter(|field| all.find(field.name()).is_none()) {
+        if let Some(other) = alike(field.name(), &all, own) {
+            let from = known.iter().find(|(field, _)| field.name() == other.name()).map_or(0, |(_, from)| *from);
+            return Err(Error::invalid(format!(
+                "\"{}\" has column \"{}\", and \"{}\" has \"{}\": the names differ only by case",
+                file.path(),
+                field.name(),
+                files[from].path(),
+                other.name()
+            ))
+            .with_hint(format!("write the files with one name; {NULL} makes two columns of them")));
+        }
+    }
+    if own.is_empty() || all.is_empty() || own.iter().any(|field| all.find(field.name()).is_some()) {
+        return Ok(());
+    }
+    let shown = |fields: &Fields| {
+        let shown: Vec<String> = fields.iter().take(3).map(|field| format!("\"{}\"", field.name())).collect();
+        shown.join(", ") + if fields.len() > 3 { " …" } else { "" }
+    };
+    Err(Error::invalid(format!(
+        "\"{}\" shares no column with \"{}\": it has {}, and the other has {}",
+        file.path(),
+        files[0].path(),
+        shown(own),
+        shown(&all)
+    ))
+    .with_hint(format!("make a table of each; {NULL} reads the columns that a file lacks as null")))
+}
+
+const EXTENSION_TYPE_NAME_KEY: &str = "ARROW:extension:name";
+const EXTENSION_TYPE_METADATA_KEY: &str = "ARROW:extension:metadata";
+
+const NULL: &str = "OPTIONS ('missing' 'null'), missing=\"null\" in Python,";
+
+/// Refuses other extension types of one layout, such as tensors of other shapes.
+fn check_extension(field: &Field, file: &PinnedFile, other: &Field, other_file: &PinnedFile) -> Result<()> {
+    let of = |field: &Field| {
+        let metadata = field.metadata();
+        let parameters = metadata.get(EXTENSION_TYPE_METADATA_KEY).map(|text| {
+            // Writers differ in white space.
+            serde_json::from_str::<serde_json::Value>(text).unwrap_or_else(|_| text.as_str().into())
+        });
+        metadata.get(EXTENSION_TYPE_NAME_KEY).map(|name| (name.clone(), parameters))
+    };
+    let shown = |field: &Field| match of(field) {
+        Some((name, Some(parameters))) => format!("{name} {parameters}"),
+        Some((name, None)) => name,
+        None => field.data_type().to_string(),
+    };
+    let is_tensor = |name: &str| name.ends_with("_shape_tensor");
+    let differ = match (of(field), of(other)) {
+        (Some(one), Some(other)) => one != other,
+        (Some((name, _)), None) | (None, Some((name, _))) => is_tensor(&name),
+        (None, None) => false,
+    };
+    if !differ || field.data_type().is_null() || other.data_type().is_null() {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "\"{}\" has column \"{}\" as {}, but \"{}\" has it as {}; give files of one dataset the same columns",
+        other_file.path(),
+        field.name(),
+        shown(other),
+        file.path(),
+        shown(field)
+    ))
+    .with_hint("write the files of one of these types again with the other, or name them apart"))
+}
+
+/// Adds the memory of the nulls that fill up a file's rows to its row groups.
+pub(super) fn add_nulls(
+    file: &PinnedFile,
+    schema: &Schema,
+    positions: &[Option<usize>],
+    own: &Schema,
+    groups: &mut [RowGroup],
+) -> Result<()> {
+    let of = |(field, at): (&FieldRef, &Option<usize>)| {
+        null_bytes(field.data_type(), at.map(|at| own.field(at).data_type()))
+    };
+    let columns = || schema.fields().iter().zip(positions);
+    let bytes = columns().map(of).fold(0, u64::saturating_add);
+    for group in groups.iter_mut().filter(|_| bytes > 0) {
+        let claimed = bytes.saturating_mul(group.rows);
+        if claimed > FIXED_BYTES_MAX {
+            let widest = columns().max_by_key(|column| of(*column)).map_or("", |(field, _)| field.name());
+            return Err(Error::invalid(format!(
+                "\"{}\" lacks column \"{widest}\" or a part of it: its nulls in a row group of {} rows would take \
+                 {claimed} bytes, over the limit of {FIXED_BYTES_MAX}",
+                file.path(),
+                group.rows
+            ))
+            .with_hint("make a table of the files that have the column, or write the file with smaller row groups"));
+        }
+        group.bytes = group.bytes.saturating_add(claimed).min(i64::MAX as u64);
+    }
+    Ok(())
 }
 
 fn lacking(file: &PinnedFile, field: &Field, other: &PinnedFile) -> Error {

@@ -29,7 +29,7 @@ const FOOTER_BYTES_MAX: u64 = 256 << 20;
 pub(super) const GROUP_ROWS_MAX: i64 = i32::MAX as i64;
 
 /// Maximum bytes of a row group's values of a fixed length.
-const FIXED_BYTES_MAX: u64 = 16 << 30;
+pub(super) const FIXED_BYTES_MAX: u64 = 16 << 30;
 
 /// Columns of a file, with the type for reading each.
 pub(super) type ColumnTypes = Vec<(usize, DataType)>;

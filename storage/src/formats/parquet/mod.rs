@@ -17,13 +17,13 @@ mod texts;
 mod thrift;
 mod write;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
-use arrow::array::{ArrayRef, new_null_array};
-use arrow::datatypes::Field;
-use arrow::error::ArrowError;
+use arrow::array::{ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions, new_null_array};
+use arrow::compute::filter_record_batch;
+use arrow::datatypes::FieldRef;
 use futures::future::{BoxFuture, FutureExt};
 use futures::lock::Mutex;
 use parquet::arrow::ProjectionMask;
@@ -32,7 +32,7 @@ use parquet::arrow::arrow_reader::ArrowReaderMetadata;
 pub use self::write::write_parquet;
 
 use self::bounds::{PageBounds, of_missing};
-use self::columns::{merge_schemas, positions, with_types_of};
+use self::columns::{add_nulls, merge_schemas, positions, with_types_of};
 use self::cuts::cut;
 use self::decode::{damaged, decode, guarded};
 use self::footer::{Footer, GROUP_ROWS_MAX, read_footer, row_groups};
@@ -44,10 +44,10 @@ use super::format::{
     SampleFile,
 };
 use super::options::{FormatOption, FormatOptionKind, OptionValues};
-use crate::pinned::{PinnedFile, for_all};
+use crate::pinned::for_all;
 use crate::source_file::{RowGroup, RowRange, SourceFile};
 use crate::statistics::{ColumnStatistics, Of, RangeStatistics};
-use crate::widening::{Drift, conform};
+use crate::widening::{Drift, conform, unfit};
 use crate::{Error, Result};
 
 static DESCRIPTOR: FormatDescriptor = FormatDescriptor {
@@ -59,8 +59,9 @@ static DESCRIPTOR: FormatDescriptor = FormatDescriptor {
         FormatOption {
             name: "missing",
             kind: FormatOptionKind::Text,
-            default: "null",
-            docs: "a column, or a field of a struct, that some files lack is null there (`null`) or refused (`error`)",
+            default: "auto",
+            docs: "a column, or a field of a struct, that some files lack is null there (`null`) or refused (`error`); \
+                   `auto` is `null`, but refuses files that share no column, and names that differ only by case",
             only_columns: true,
         },
         FormatOption {
@@ -87,8 +88,8 @@ impl Format for Parquet {
 
     fn check_options(&self, options: &OptionValues) -> Result<(), String> {
         match options.text("missing") {
-            "null" | "error" => Ok(()),
-            other => Err(format!("the option \"missing\" must be 'null' or 'error', got '{other}'")),
+            "auto" | "null" | "error" => Ok(()),
+            other => Err(format!("the option \"missing\" must be 'auto', 'null' or 'error', got '{other}'")),
         }
     }
 
@@ -115,14 +116,20 @@ async fn open(request: OpenRequest<'_>) -> Result<Opened> {
     let files = request.files;
     let footers: Vec<ArrowReaderMetadata> = for_all(files, read_footer).await?;
     let options = request.options;
-    let drift = Drift { missing: options.text("missing") == "null", widen: options.flag("widen") };
+    let missing = options.text("missing");
+    let drift = Drift { missing: missing != "error", alike: missing == "null", widen: options.flag("widen") };
     let schema = merge_schemas(files, &footers, drift)?;
     let groups = files.iter().zip(&footers).map(|(file, footer)| row_groups(file, footer.metadata()));
     let mut groups = groups.collect::<Result<Vec<_>>>()?;
+    let of_file = |footer: &ArrowReaderMetadata| positions(&schema, footer.schema());
+    let all: Option<Vec<_>> = footers.iter().map(of_file).collect();
+    let all = all.expect("merge_schemas made types for all files");
+    for (((file, footer), columns), groups) in files.iter().zip(&footers).zip(&all).zip(&mut groups) {
+        add_nulls(file, &schema, columns, footer.schema(), groups)?;
+    }
     cut(footers.iter().map(|footer| &**footer.metadata()), &mut groups);
     let mut lazy_footers = Vec::with_capacity(files.len());
-    for (file, metadata) in files.iter().zip(footers) {
-        let columns = positions(&schema, metadata.schema()).expect("merge_schemas made types for all files");
+    for ((file, metadata), columns) in files.iter().zip(footers).zip(all) {
         let metadata = guarded(file, async { with_types_of(&schema, &columns, metadata) }).await?;
         lazy_footers.push(LazyFooter { footer: Footer::new(columns, metadata).into(), reading: Mutex::default() });
     }
@@ -151,7 +158,7 @@ struct LazyFooter {
 
 impl FormatReader for ParquetReader {
     fn read<'a>(&'a self, request: ReadRequest<'a>) -> BoxFuture<'a, Result<Decoded>> {
-        async move { request.all_good(self.columns(&request).await?) }.boxed()
+        async move { self.decoded(&request).await }.boxed()
     }
 
     fn bytes_to_read<'a>(
@@ -215,8 +222,13 @@ impl ParquetReader {
             return Ok(footer);
         }
         let metadata = read_footer(file).await?;
-        match positions(request.schema, metadata.schema()) {
-            Some(columns) if are_same(&row_groups(file, metadata.metadata())?, request.groups) => {
+        let mut groups = row_groups(file, metadata.metadata())?;
+        let positions = positions(request.schema, metadata.schema());
+        if let Some(columns) = &positions {
+            add_nulls(file, request.schema, columns, metadata.schema(), &mut groups)?;
+        }
+        match positions {
+            Some(columns) if are_same(&groups, request.groups) => {
                 let typed = guarded(file, async { with_types_of(request.schema, &columns, metadata) }).await?;
                 Ok(lazy.footer.get_or_init(|| Footer::new(columns, typed)))
             }
@@ -279,20 +291,22 @@ impl ParquetReader {
         Ok(RangeStatistics { columns: columns.collect(), parts })
     }
 
-    /// The requested columns.
-    async fn columns(&self, request: &ReadRequest<'_>) -> Result<Vec<ArrayRef>> {
+    /// The requested columns of the range.
+    async fn decoded(&self, request: &ReadRequest<'_>) -> Result<Decoded> {
         let ReadRequest { file, range, columns, dictionaries, .. } = *request;
         if columns.is_empty() {
-            return Ok(Vec::new());
+            return request.all_good(Vec::new());
         }
         let footer = self.footer(request).await?;
         let roots: Vec<usize> = columns.iter().filter_map(|c| footer.columns[*c]).collect();
         if roots.is_empty() {
             // The file has none of these columns.
             let rows = range.rows as usize;
-            return Ok(request.output.fields().iter().map(|f| new_null_array(f.data_type(), rows)).collect());
+            let nulls = request.output.fields().iter().map(|f| new_null_array(f.data_type(), rows));
+            return request.all_good(nulls.collect());
         }
-        let roots_of = dictionaries.iter().filter_map(|c| footer.columns[*c]);
+        let has_texts = |root: &usize| !footer.metadata.schema().field(*root).data_type().is_null();
+        let roots_of = dictionaries.iter().filter_map(|c| footer.columns[*c]).filter(has_texts);
         let types = roots_of.map(|root| (root, footer.cheapest_texts(range, root))).collect();
         let decoding =
             async { decode(file, &self.shared, footer.with_types(types)?, request.group(), range, &roots).await };
@@ -305,17 +319,45 @@ impl ParquetReader {
         let mut in_file_order = roots.clone();
         in_file_order.sort_unstable();
         in_file_order.dedup();
-        let arrays = columns.iter().zip(request.output.fields()).map(|(column, field)| {
-            let Some(root) = footer.columns[*column] else {
-                return Ok(new_null_array(field.data_type(), batch.num_rows()));
+        let fields = || columns.iter().zip(request.output.fields());
+        let root_of = |column: &usize| footer.columns[*column];
+        let at = |root| in_file_order.partition_point(|other| *other < root);
+        let arrays = |batch: &RecordBatch| -> Result<Vec<ArrayRef>, Failure> {
+            let array = |(column, field): (&usize, &FieldRef)| {
+                let array = root_of(column).map(|root| batch.column(at(root)));
+                match array.filter(|array| !array.data_type().is_null()) {
+                    None => Ok(new_null_array(field.data_type(), batch.num_rows())),
+                    Some(array) if dictionaries.contains(column) => {
+                        texts_as_dictionary(array).map_err(|e| Failure::Whole(damaged(file, &e.to_string())))
+                    }
+                    Some(array) => conform(array, field.data_type()).map_err(|_| Failure::Rows),
+                }
             };
-            let array = batch.column(in_file_order.partition_point(|other| *other < root));
-            match dictionaries.contains(column) {
-                true => texts_as_dictionary(array).map_err(|e| damaged(file, &e.to_string())),
-                false => conform(array, field.data_type()).map_err(|e| unfit(file, field, &e)),
+            fields().map(array).collect()
+        };
+        match arrays(&batch) {
+            Ok(arrays) => return request.all_good(arrays),
+            Err(Failure::Whole(error)) => return Err(error),
+            Err(Failure::Rows) => {}
+        }
+        let mut bad = BTreeMap::new();
+        for (column, field) in fields().filter(|(column, _)| !dictionaries.contains(column)) {
+            let Some(root) = root_of(column) else { continue };
+            for (row, error) in unfit(batch.column(at(root)), field.data_type()) {
+                let (name, data_type) = (field.name(), field.data_type());
+                let reason =
+                    || format!("column \"{name}\": a value does not fit {data_type}, the type of all files: {error}");
+                bad.entry(row as u64).or_insert_with(reason);
             }
-        });
-        arrays.collect()
+        }
+        let good: BooleanArray = (0..range.rows).map(|row| Some(!bad.contains_key(&row))).collect();
+        let unexpected = || Error::internal("rows that fit their types do not fit them");
+        let kept = filter_record_batch(&batch, &good).map_err(|error| unexpected().with_source(error))?;
+        let arrays = arrays(&kept).map_err(|_| unexpected())?;
+        let options = RecordBatchOptions::new().with_row_count(Some(kept.num_rows()));
+        let batch = RecordBatch::try_new_with_options(Arc::clone(request.output), arrays, &options)
+            .map_err(|error| unexpected().with_source(error))?;
+        Ok(Decoded { batches: vec![batch], bad: bad.into_iter().collect() })
     }
 }
 
@@ -325,9 +367,9 @@ fn are_same(these: &[RowGroup], those: &[RowGroup]) -> bool {
     these.iter().map(of).eq(those.iter().map(of))
 }
 
-/// The error for a value that the type of all files cannot hold.
-fn unfit(file: &PinnedFile, field: &Field, error: &ArrowError) -> Error {
-    let (name, data_type) = (field.name(), field.data_type());
-    Error::data(format!("\"{}\" has a value of column \"{name}\" that does not fit {data_type}: {error}", file.path()))
-        .with_hint("write the files with one type for this column; OPTIONS ('widen' 'false') names those that differ")
+/// Why columns cannot be converted to the types of all files.
+enum Failure {
+    Whole(Error),
+    /// Some rows have values that do not fit.
+    Rows,
 }

@@ -22,7 +22,7 @@ pub(crate) use self::record_text::{RecordText, Records};
 use self::scan::{ScannedText, scan};
 use super::format::{Decoded, FormatReader, OpenRequest, Opened, ReadRequest, ReaderRequest};
 use crate::extension::has_extension;
-use crate::pinned::{PinnedFile, for_all};
+use crate::pinned::{PinnedFile, for_all_then};
 use crate::source_file::{Cuts, RowGroup, SourceFile};
 use crate::{Error, Result};
 
@@ -41,10 +41,17 @@ pub(crate) async fn open<T: RecordText>(text: T, request: OpenRequest<'_>) -> Re
         )));
     }
     let infers = request.columns.is_none();
-    let mut scanned: Vec<ScannedText<T::Seen>> = for_all(files, |file| scan(&text, file, infers)).await?;
+    let mut all = T::Seen::default();
+    let gather = |file: &PinnedFile, mut scanned: ScannedText<T::Seen>| {
+        // The files are gathered while others are scanned, so that memory does not grow with their number.
+        let seen = std::mem::take(&mut scanned.seen);
+        text.gather(&mut all, seen).map_err(|error| not_inferred(file, error))?;
+        Ok(scanned)
+    };
+    let scanned: Vec<ScannedText<T::Seen>> = for_all_then(files, |file| scan(&text, file, infers), gather).await?;
     let schema = match request.columns {
         Some(columns) => Arc::clone(columns),
-        None => infer(&text, files, &mut scanned).await?,
+        None => infer(&text, files, &scanned, &all).await?,
     };
     check_types(&text, &schema)?;
     if text.has_header() {
@@ -77,16 +84,16 @@ fn check_types(text: &impl RecordText, schema: &SchemaRef) -> Result<()> {
 async fn infer<T: RecordText>(
     text: &T,
     files: &[PinnedFile],
-    scanned: &mut [ScannedText<T::Seen>],
+    scanned: &[ScannedText<T::Seen>],
+    all: &T::Seen,
 ) -> Result<SchemaRef> {
     let with_rows = scanned.iter().position(|s| !s.groups.is_empty());
     let with_header = scanned.iter().position(|s| !s.header.is_empty());
     let Some(first) = with_rows.or(with_header) else {
         return Ok(Arc::new(Schema::empty()));
     };
-    let mut seen: Vec<T::Seen> = scanned.iter_mut().map(|file| std::mem::take(&mut file.seen)).collect();
-    if let Some(inferred) = text.inferred(&mut seen) {
-        return inferred.map_err(|error| not_inferred(&files[first], error));
+    if let Some(inferred) = text.inferred(all) {
+        return Ok(inferred);
     }
     let end = match scanned[first].groups.first() {
         Some(group) => group.offset + group.length,

@@ -32,8 +32,13 @@ pub(crate) trait RecordText: Debug + Send + Sync + 'static {
         Ok(())
     }
 
-    /// Infers the columns from what was seen of all files, of which some may be empty.
-    fn inferred(&self, _seen: &mut [Self::Seen]) -> Option<Result<SchemaRef, ArrowError>> {
+    /// Adds what was seen of the next file to what was seen of those before.
+    fn gather(&self, _all: &mut Self::Seen, _file: Self::Seen) -> Result<(), ArrowError> {
+        Ok(())
+    }
+
+    /// Infers the columns from what was seen of all files.
+    fn inferred(&self, _all: &Self::Seen) -> Option<SchemaRef> {
         None
     }
 
