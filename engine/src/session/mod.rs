@@ -49,6 +49,8 @@ pub struct Session {
     root: String,
     window_memory_bytes: u64,
     lookup_memory_bytes: u64,
+    /// The most rows of a [`TablePreview`](crate::TablePreview).
+    pub(crate) sql_rows_max: u64,
 }
 
 impl Session {
