@@ -19,7 +19,23 @@ pub(crate) fn format_of(table: &TableDefinition) -> Result<TableFormat, (Place, 
         (table.file_type_place, error)
     })?;
     let options: Vec<_> = table.options.iter().filter(|(name, _)| name != HIVE_PARTITIONING).cloned().collect();
-    TableFormat::new(format, &table.location, &options).map_err(|error| (table.place, with_hint(error)))
+    let checked = TableFormat::new(format, &table.location, &options).and_then(|format| {
+        format.check()?;
+        Ok(format)
+    });
+    checked.map_err(|error| {
+        // The message names the option.
+        let message = error.to_string();
+        let is_in = |name: &str| message.contains(&format!("\"{name}\""));
+        let named = |name: &str| is_in(name) || name.strip_prefix("format.").is_some_and(is_in);
+        (place_of(table, named), with_hint(error))
+    })
+}
+
+/// The place of the first option whose name fits, or of the statement.
+fn place_of(table: &TableDefinition, fits: impl Fn(&str) -> bool) -> Place {
+    let mut options = table.options.iter().zip(&table.option_places);
+    options.find(|((name, _), _)| fits(name)).map_or(table.place, |(_, place)| *place)
 }
 
 /// The columns of a table that are in its files' paths.
@@ -30,12 +46,13 @@ pub(crate) fn path_columns_of(table: &TableDefinition) -> Result<PathColumns, (P
         (None | Some("true"), None) => Ok(PathColumns::Inferred),
         (None | Some("true"), Some(declared)) => Ok(PathColumns::Declared(Arc::clone(declared))),
         (Some("false"), Some(_)) => Err((
-            table.place,
+            place_of(table, |name| name == HIVE_PARTITIONING),
             Error::invalid(format!("PARTITIONED BY contradicts the option '{HIVE_PARTITIONING}' 'false'")),
         )),
-        (Some(other), _) => {
-            Err((table.place, Error::invalid(format!("\"{HIVE_PARTITIONING}\" must be true or false, got '{other}'"))))
-        }
+        (Some(other), _) => Err((
+            place_of(table, |name| name == HIVE_PARTITIONING),
+            Error::invalid(format!("\"{HIVE_PARTITIONING}\" must be true or false, got '{other}'")),
+        )),
     }
 }
 
