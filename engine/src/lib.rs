@@ -59,7 +59,7 @@ pub use function::{BatchFn, CallError, Function};
 pub use pipeline::Pipeline;
 pub use preview::Preview;
 pub use session::{Broken, Output, Session, SessionBuilder, build};
-pub use table_preview::TablePreview;
+pub use table_preview::{TablePreview, TableRows};
 
 /// The name closest to a misspelt one, for "did you mean" hints.
 pub use forebay_diagnostics::nearest;

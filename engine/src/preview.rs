@@ -5,7 +5,7 @@ use std::fmt::Write;
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::compute::concat_batches;
 use arrow::datatypes::{DataType, Field, Float32Type, Int32Type, UInt8Type};
-use arrow::util::display::array_value_to_string;
+use arrow::util::display::{ArrayFormatter, FormatOptions, array_value_to_string};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use forebay_arrays::TensorType;
@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::explain::type_name;
-use crate::feed::Feed;
+use crate::feed::{Feed, Reader};
 use crate::session::Session;
 
 /// Samples of a preview to compute at a time.
@@ -40,29 +40,32 @@ impl Session {
         let mut options = options.clone();
         options.on_error.get_or_insert(OnError::Skip);
         let feed = self.open(name, &options)?;
-        let (rows, bad_rows) = feed.first_rows(rows, usize::MAX).await?;
+        let (rows, bad_rows) = feed.first_rows(rows).await?;
         Ok(Preview { pipeline: name.to_owned(), rows, bad_rows })
     }
 }
 
 impl Feed {
-    /// The first `rows` samples in one batch, or fewer if they exceed `bytes_max`, and the number of bad rows before
-    /// the last of them.
-    pub(crate) async fn first_rows(&self, rows: u64, bytes_max: usize) -> Result<(RecordBatch, u64)> {
-        // With length buckets the feed determines the batch size.
-        let batch_size = self.settings().buckets.is_none().then_some(rows.clamp(1, ROWS_AT_A_TIME));
-        let mut reader = self.read(&ReadOptions { batch_size, epochs: Some(1), ..ReadOptions::default() })?;
-        let (mut batches, mut found, mut bad_rows, mut bytes) = (Vec::new(), 0, 0, 0);
-        while found < rows && bytes < bytes_max {
+    /// The first `rows` samples in one batch, and the number of bad rows before the last of them.
+    async fn first_rows(&self, rows: u64) -> Result<(RecordBatch, u64)> {
+        let mut reader = self.looked_at(rows)?;
+        let (mut batches, mut found, mut bad_rows) = (Vec::new(), 0, 0);
+        while found < rows {
             let Some(batch) = reader.next().await.transpose()? else { break };
             bad_rows += batch.bad_rows();
             found += batch.records.num_rows() as u64;
-            bytes += batch.records.get_array_memory_size();
             batches.push(batch.records);
         }
         let all = concat_batches(&self.schema(), &batches).map_err(unshowable)?;
         let rows = all.slice(0, all.num_rows().min(usize::try_from(rows).unwrap_or(usize::MAX)));
         Ok((rows, bad_rows))
+    }
+
+    /// A reader of one epoch, in small batches, for about `rows` samples.
+    pub(crate) fn looked_at(&self, rows: u64) -> Result<Reader> {
+        // With length buckets the feed determines the batch size.
+        let batch_size = self.settings().buckets.is_none().then_some(rows.clamp(1, ROWS_AT_A_TIME));
+        self.read(&ReadOptions { batch_size, epochs: Some(1), ..ReadOptions::default() })
     }
 }
 
@@ -255,7 +258,12 @@ fn cell(field: &Field, column: &ArrayRef, row: usize) -> Result<Cell> {
             Cell::Plain(array_value_to_string(column, row).map_err(unshowable)?)
         }
         (None, DataType::Null) => Cell::Null,
-        (None, _) => Cell::Text(array_value_to_string(column, row).map_err(unshowable)?),
+        (None, _) => {
+            // Also within structs and lists.
+            let options = FormatOptions::new().with_null("null");
+            let shown = ArrayFormatter::try_new(column, &options).map_err(unshowable)?;
+            Cell::Text(shown.value(row).try_to_string().map_err(unshowable)?)
+        }
     })
 }
 

@@ -19,7 +19,13 @@ pub(crate) fn format_of(table: &TableDefinition) -> Result<TableFormat, (Place, 
             .with_hint(format!("STORED AS {}", names.join(", ")));
         (table.file_type_place, error)
     })?;
-    of_options(format, &table.location, &table.options).map_err(|error| (table.place, error))
+    of_options(format, &table.location, &table.options).map_err(|error| {
+        // The message names the option.
+        let message = error.to_string();
+        let is_in = |name: &str| message.contains(&format!("\"{name}\""));
+        let named = |name: &str| is_in(name) || name.strip_prefix("format.").is_some_and(is_in);
+        (place_of(table, named), error)
+    })
 }
 
 /// A format with those of a table's options that are its own.
@@ -29,15 +35,26 @@ pub(crate) fn of_options(
     options: &[(String, String)],
 ) -> Result<TableFormat> {
     let own: Vec<_> = options.iter().filter(|(name, _)| name != HIVE_PARTITIONING).cloned().collect();
-    TableFormat::new(format, location, &own).map_err(with_hint)
+    let checked = TableFormat::new(format, location, &own).and_then(|format| {
+        format.check()?;
+        Ok(format)
+    });
+    checked.map_err(with_hint)
+}
+
+/// The place of the first option whose name fits, or of the statement.
+fn place_of(table: &TableDefinition, fits: impl Fn(&str) -> bool) -> Place {
+    let mut options = table.options.iter().zip(&table.option_places);
+    options.find(|((name, _), _)| fits(name)).map_or(table.place, |(_, place)| *place)
 }
 
 /// The columns of a table that are in its files' paths.
 pub(crate) fn path_columns_of(table: &TableDefinition) -> Result<PathColumns, (Place, Error)> {
-    let inferred = path_columns_of_options(&table.options).map_err(|error| (table.place, error))?;
+    let inferred = path_columns_of_options(&table.options)
+        .map_err(|error| (place_of(table, |name| name == HIVE_PARTITIONING), error))?;
     match (inferred, &table.path_columns) {
         (PathColumns::Ignored, Some(_)) => Err((
-            table.place,
+            place_of(table, |name| name == HIVE_PARTITIONING),
             Error::invalid(format!("PARTITIONED BY contradicts the option '{HIVE_PARTITIONING}' 'false'")),
         )),
         (_, Some(declared)) => Ok(PathColumns::Declared(Arc::clone(declared))),

@@ -1,24 +1,68 @@
-//! The first rows of a table or pipeline, for SQL clients.
+//! The rows of a table or pipeline, for SQL clients.
 
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use forebay_protocol::{FeedOptions, OnError};
+use futures::Stream;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::feed::Reader;
 use crate::pipeline::Pipeline;
 use crate::session::Session;
-
-/// Maximum number of rows in a preview. Clients that need more open a feed.
-const ROWS_MAX: u64 = 10_000;
-/// Stop adding rows after this many bytes.
-const BYTES_MAX: usize = 64 << 20;
 
 /// A checked query, and the number of rows to return.
 pub struct TablePreview {
     pipeline: Arc<Pipeline>,
-    rows: u64,
+    /// The LIMIT of the query.
+    limit: Option<u64>,
+}
+
+/// The rows of a [`TablePreview`], as they are read.
+pub struct TableRows {
+    reader: Reader,
+    /// The rows to return at most, and whether the query asks for no more.
+    left: u64,
+    is_asked_limit: bool,
+    rows_max: u64,
+}
+
+impl TableRows {
+    /// The next rows, or `None` at the end.
+    ///
+    /// # Errors
+    /// Errors of reading; `Exhausted` after the most rows of a statement, if there are more.
+    pub async fn next(&mut self) -> Option<Result<RecordBatch>> {
+        if self.left == 0 && self.is_asked_limit {
+            return None;
+        }
+        // After the last row that may be returned, one more shows whether the result is complete.
+        loop {
+            let rows = match self.reader.next().await? {
+                Ok(batch) => batch.records,
+                Err(error) => return Some(Err(error)),
+            };
+            if rows.num_rows() == 0 {
+                continue;
+            }
+            if self.left == 0 {
+                self.is_asked_limit = true;
+                let (most, message) = (self.rows_max, "the result has more rows than one statement returns");
+                return Some(Err(Error::new(ErrorKind::Exhausted, format!("{message}: {most}")).with_hint(format!(
+                    "write LIMIT {most} or less, read the pipeline as a feed, or raise the server's \"sql_rows_limit\""
+                ))));
+            }
+            let taken = self.left.min(rows.num_rows() as u64);
+            self.left -= taken;
+            return Some(Ok(rows.slice(0, taken as usize)));
+        }
+    }
+
+    /// The rows as a stream.
+    pub fn into_stream(self) -> impl Stream<Item = Result<RecordBatch>> + Send {
+        futures::stream::unfold(self, |mut rows| async move { Some((rows.next().await?, rows)) })
+    }
 }
 
 impl TablePreview {
@@ -36,8 +80,7 @@ impl Session {
     /// # Errors
     /// `Invalid` for another query, `NotFound` for an unknown name.
     pub async fn table_preview(&self, query: &str) -> Result<TablePreview> {
-        let (query, rows) = without_limit(query);
-        let rows = rows.unwrap_or(ROWS_MAX).min(ROWS_MAX);
+        let (query, limit) = without_limit(query);
         let pipeline = match all_of(query) {
             Some((Some(Namespace::Pipelines), name)) => self.pipeline(&name)?,
             Some((None, name)) if self.pipelines().contains(&name) => self.pipeline(&name)?,
@@ -50,17 +93,20 @@ impl Session {
                     .with_hint("write SELECT * FROM name [LIMIT n]; put other queries into a pipeline"));
             }
         };
-        Ok(TablePreview { pipeline, rows })
+        Ok(TablePreview { pipeline, limit })
     }
 
-    /// The first rows of a preview, in the files' order if its pipeline does not shuffle. Bad rows are omitted.
+    /// The rows of a preview, in the files' order if its pipeline does not shuffle. Bad rows are omitted.
     ///
     /// # Errors
-    /// Errors of reading.
-    pub async fn preview_rows(&self, preview: &TablePreview) -> Result<RecordBatch> {
+    /// Errors of opening the feed.
+    pub fn preview_rows(&self, preview: &TablePreview) -> Result<TableRows> {
         let options = FeedOptions { on_error: Some(OnError::Skip), ..FeedOptions::default() };
         let feed = self.open_pipeline(Arc::clone(&preview.pipeline), &options)?;
-        feed.first_rows(preview.rows, BYTES_MAX).await.map(|(rows, _)| rows)
+        let rows_max = self.sql_rows_max;
+        let left = preview.limit.map_or(rows_max, |limit| limit.min(rows_max));
+        let is_asked_limit = preview.limit.is_some_and(|limit| limit <= rows_max);
+        Ok(TableRows { reader: feed.looked_at(left)?, left, is_asked_limit, rows_max })
     }
 }
 

@@ -1,20 +1,21 @@
 //! Flight SQL, for tools that show tables: lists tables and pipelines, and previews their rows.
 //!
 //! Pipelines and tables are two schemas without a catalog. A statement is a
-//! [`TablePreview`](forebay_engine::TablePreview): `SELECT * FROM` a pipeline or a table; its first rows are
-//! sent. Feeds are read with this server's own tickets (`service.rs`).
+//! [`TablePreview`](forebay_engine::TablePreview): `SELECT * FROM` a pipeline or a table. Feeds are read with this
+//! server's own tickets (`service.rs`).
 //!
 //! <https://arrow.apache.org/docs/format/FlightSql.html>
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use arrow_flight::encode::FlightDataEncoderBuilder;
+use arrow_flight::error::FlightError;
 use arrow_flight::sql::metadata::{SqlInfoData, SqlInfoDataBuilder};
 use arrow_flight::sql::{Any, Command, ProstMessageExt, SqlInfo, TicketStatementQuery};
 use arrow_flight::{FlightData, FlightDescriptor, FlightEndpoint, FlightInfo, Ticket};
 use forebay_engine::{ErrorKind, Session};
 use futures::stream::BoxStream;
-use futures::{StreamExt, stream};
+use futures::{StreamExt, TryStreamExt, stream};
 use prost::Message;
 use tonic::Status;
 
@@ -52,24 +53,31 @@ pub(crate) async fn info(
     info.try_with_schema(&schema).map_err(|error| unsendable_schema(&error))
 }
 
-/// The rows of a command.
+/// The messages with the rows of a command.
 pub(crate) async fn rows(
     session: &Session,
     command: Command,
 ) -> Result<BoxStream<'static, Result<FlightData, Status>>, Status> {
-    let rows = rows_of(session, command).await?;
-    let encoder = FlightDataEncoderBuilder::new().with_schema(rows.schema()).build(stream::iter([Ok(rows)]));
-    Ok(encoder.map(|message| message.map_err(Status::from)).boxed())
-}
-
-async fn rows_of(session: &Session, command: Command) -> Result<RecordBatch, Status> {
-    let built = match command {
+    let encoder = FlightDataEncoderBuilder::new();
+    let messages = match command {
         Command::TicketStatementQuery(ticket) => {
             let query = std::str::from_utf8(&ticket.statement_handle)
                 .map_err(|_| failure(ErrorKind::Invalid, "the ticket's handle is not a statement of this server"))?;
             let preview = session.table_preview(query).await.map_err(|error| status(&error))?;
-            return session.preview_rows(&preview).await.map_err(|error| status(&error));
+            let rows = session.preview_rows(&preview).map_err(|error| status(&error))?.into_stream();
+            encoder.with_schema(preview.schema()).build(rows.map_err(|error| FlightError::from(status(&error))))
         }
+        other => {
+            let rows = rows_of(session, other).await?;
+            encoder.with_schema(rows.schema()).build(stream::iter([Ok(rows)]))
+        }
+    };
+    Ok(messages.map_err(Status::from).boxed())
+}
+
+/// The rows of a command that describes the server.
+async fn rows_of(session: &Session, command: Command) -> Result<RecordBatch, Status> {
+    let built = match command {
         Command::CommandGetCatalogs(catalogs) => catalogs.into_builder().build(),
         Command::CommandGetDbSchemas(schemas) => {
             let mut schemas = schemas.into_builder();

@@ -131,6 +131,10 @@ pub enum TypeClass {
     IntegerOrList,
     /// A string.
     Text,
+    /// A string or a binary value.
+    TextOrBinary,
+    /// A string that is JSON.
+    Json,
     /// A string of hexadecimal digits.
     Hexadecimal,
     /// An integer or a string.
@@ -373,6 +377,8 @@ impl TypeClass {
             Self::IntegerList => "a list of integers",
             Self::IntegerOrList => "an integer or a list of integers",
             Self::Text => "a string",
+            Self::TextOrBinary => "a string or a binary value",
+            Self::Json => "a string of JSON",
             Self::Hexadecimal => "a string of hexadecimal digits",
             Self::Category => "an integer or a string",
             Self::Messages => "a list of structs or a JSON text",
@@ -420,7 +426,8 @@ impl TypeClass {
                 _ => false,
             },
             Self::IntegerOrList => Self::Integer.accepts(field) || Self::IntegerList.accepts(field),
-            Self::Text | Self::Hexadecimal => data_type.is_string(),
+            Self::Text | Self::Hexadecimal | Self::Json => data_type.is_string(),
+            Self::TextOrBinary => data_type.is_string() || is_binary(data_type),
             Self::Category => data_type.is_string() || data_type.is_integer(),
             Self::Messages => data_type.is_string() || list_of_structs(data_type).is_some(),
             Self::Segments => list_of_structs(data_type).is_some_and(|fields| {
@@ -459,7 +466,10 @@ impl TypeClass {
             (Self::TensorOrNumber, data_type) if !data_type.is_nested() => Self::Numeric.coerce(data_type),
             (Self::TensorOrList, DataType::List(_) | DataType::LargeList(_)) => Self::NumberList.coerce(data_type),
             (Self::Integer | Self::IntegerOrList, DataType::Null) => DataType::Int64,
-            (Self::Text | Self::Hexadecimal | Self::Category | Self::Messages, DataType::Null) => DataType::Utf8,
+            (
+                Self::Text | Self::TextOrBinary | Self::Json | Self::Hexadecimal | Self::Category | Self::Messages,
+                DataType::Null,
+            ) => DataType::Utf8,
             (Self::Segments, DataType::Null) => {
                 let fields =
                     vec![Field::new("text", DataType::Utf8, true), Field::new("train", DataType::Boolean, true)];

@@ -66,17 +66,20 @@ mod annotations;
 mod arguments;
 mod cast_tensor;
 mod center_crop;
+mod checked_arithmetic;
 mod chunk;
 mod clamp;
 pub mod conformance;
 mod constants;
 mod decode_image;
 pub mod descriptor;
+mod digests;
 pub mod files;
 mod hash_bucket;
 mod hash_split;
 pub mod image_chain;
 pub mod image_column;
+mod json;
 pub mod keyed;
 mod log1p;
 pub mod made_rows;
@@ -101,12 +104,15 @@ mod tensors;
 #[cfg(test)]
 mod testing;
 mod text;
+mod text_functions;
 
+pub use checked_arithmetic::checked_arithmetic;
 pub use datafusion::scalar::ScalarValue;
 pub use descriptor::{
     ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, ParameterKind, Pixels, ReducedDecode, Rows,
     STEP_ARGUMENT, SizeRatio, TypeClass,
 };
+pub use json::json_access;
 pub use keyed::{Draws, KEY_ARGUMENTS, random_key, shared_site};
 pub use made_rows::{InputPart, InputRows, Made, MadeRows, MakeRows, RowAt, WindowTooLarge};
 pub use operator::{Arguments, Operator, OperatorUdf};
@@ -115,3 +121,4 @@ pub use random::pick::pick_lazily;
 pub use registry::{OPERATORS, descriptor, descriptors, find, find_table_operator, scalar_udfs};
 pub use row_operator::{ColumnValue, ReadColumn, ResultColumn, RowArguments, RowOperator, RowPlan, RowScope};
 pub use rows::TABLE_OPERATORS;
+pub use text_functions::text_functions;

@@ -5,6 +5,8 @@ use datafusion::logical_expr::ScalarUDF;
 use crate::annotations::{filter, operators as follow};
 use crate::decode_image::properties;
 use crate::descriptor::Descriptor;
+use crate::digests;
+use crate::json;
 use crate::operator::{Operator, OperatorUdf};
 use crate::pixels::{augment, encode, in_place, policy};
 use crate::random::numbers;
@@ -104,9 +106,20 @@ pub static OPERATORS: &[&dyn Operator] = &[
     &crate::text::chunk_text::ChunkText,
     &crate::text::corrupt_spans::CorruptSpans,
     &crate::text::detokenize::Detokenize,
+    &json::ARRAY_LENGTH,
+    &json::EXTRACT,
+    &json::EXTRACT_STRING,
+    &json::KEYS,
+    &json::TYPE,
+    &json::VALID,
     &crate::text::mask_tokens::MaskTokens,
+    &digests::MD5,
     &crate::text::minhash_signature::MinhashSignature,
     &crate::text::normalize_text::NormalizeText,
+    &digests::SHA224,
+    &digests::SHA256,
+    &digests::SHA384,
+    &digests::SHA512,
     &crate::text::tokenize::Tokenize,
     &crate::text::tokenize_segments::TokenizeSegments,
     &measures::ALPHA_RATIO,

@@ -2,7 +2,9 @@
 
 use std::io;
 
+use datafusion::arrow::error::ArrowError;
 use datafusion::error::DataFusionError;
+use forebay_diagnostics::{lower_first, plain_message, unwrapped};
 
 use crate::error::{Error, ErrorKind};
 
@@ -34,17 +36,20 @@ fn kind_of_io(error: &io::Error) -> ErrorKind {
     }
 }
 
-/// The innermost message, without DataFusion's prefixes ("Execution error: ").
+/// The innermost message, in our form.
 fn datafusion_message(error: &DataFusionError) -> String {
     match error.find_root() {
-        DataFusionError::Execution(text)
-        | DataFusionError::Plan(text)
-        | DataFusionError::NotImplemented(text)
-        | DataFusionError::ResourcesExhausted(text)
-        | DataFusionError::Internal(text) => text.clone(),
-        DataFusionError::ArrowError(arrow, _) => arrow.to_string(),
-        DataFusionError::External(external) => external.to_string(),
-        other => other.strip_backtrace(),
+        // Operators and functions of the embedding program word these.
+        DataFusionError::Execution(text) | DataFusionError::ResourcesExhausted(text) => {
+            let text = unwrapped(text);
+            // The name of an exception stays, as in `ValueError: …`.
+            match text.split(' ').next().is_some_and(|first| first.ends_with(':')) {
+                true => text,
+                false => lower_first(&text),
+            }
+        }
+        DataFusionError::External(external) if !external.is::<ArrowError>() => external.to_string(),
+        other => plain_message(&other.strip_backtrace()),
     }
 }
 

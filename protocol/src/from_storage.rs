@@ -1,5 +1,7 @@
 //! Converts errors of the storage crate to errors of a feed.
 
+use forebay_diagnostics::unwrapped;
+
 use crate::error::{Error, ErrorKind};
 
 impl From<forebay_storage::Error> for Error {
@@ -13,7 +15,7 @@ impl From<forebay_storage::Error> for Error {
             forebay_storage::ErrorKind::Data => ErrorKind::Data,
             forebay_storage::ErrorKind::Internal => ErrorKind::Internal,
         };
-        let (message, hint) = (error.to_string(), error.hint().map(str::to_owned));
+        let (message, hint) = (unwrapped(&error.to_string()), error.hint().map(str::to_owned));
         let caused = Self::caused_by(kind, message, error);
         match hint {
             Some(hint) => caused.with_hint(hint),

@@ -43,5 +43,6 @@ SESSION: Checks = {
     "root": arguments.path,
     "window_memory_limit": arguments.size,
     "lookup_memory_limit": arguments.size,
+    "sql_rows_limit": arguments.positive,
 }
 # end: checks

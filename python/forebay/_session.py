@@ -42,6 +42,8 @@ class Session(LoadsNamed):
     - `window_memory_limit` ("128MiB"): memory for windows held ahead of the reader; the window being read is always
       held.
     - `lookup_memory_limit` ("1GiB"): memory for all tables that one feed joins; a feed that needs more is refused.
+    - `sql_rows_limit` (1000000): most rows that one statement of Flight SQL returns; a longer result ends with an
+      error.
 
     Sizes are bytes, or text such as "64MiB".
     """
@@ -55,6 +57,7 @@ class Session(LoadsNamed):
         root: str | os.PathLike[str] | None = None,
         window_memory_limit: int | str | None = None,
         lookup_memory_limit: int | str | None = None,
+        sql_rows_limit: int | None = None,
         # end: options of a session
     ):
         given = dict(locals())

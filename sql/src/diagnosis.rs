@@ -12,13 +12,12 @@ use datafusion::common::{Column, DataFusionError, SchemaError};
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::sql::sqlparser::ast::{Expr, Query, Spanned, Value, Visit, VisitMut, Visitor, VisitorMut};
-use forebay_operators::OPERATORS;
 
 use crate::calls::{self, CallSite};
 use crate::error::{Error, Place};
+use crate::functions;
 use crate::plan::attempt;
-use crate::tokens::lower_first;
-use forebay_diagnostics::nearest;
+use forebay_diagnostics::{nearest, plain_message, unwrapped};
 
 /// Maximum number of planning runs in the search for a place.
 const ATTEMPTS_MAX: usize = 300;
@@ -88,7 +87,7 @@ fn worded(error: &DataFusionError, state: &SessionState) -> Error {
                 return no_table(name, state);
             }
             if let Some(name) = quoted(&message, "Invalid function '", "'") {
-                return no_function(name, state);
+                return functions::unknown(name, state);
             }
             if let Some(error) = tensor_arithmetic(&message) {
                 return error;
@@ -193,18 +192,6 @@ fn no_table(name: &str, state: &SessionState) -> Error {
     }
 }
 
-fn no_function(name: &str, state: &SessionState) -> Error {
-    let error = Error::new(format!("function \"{name}\" not found"));
-    let operators: Vec<&str> = OPERATORS.iter().map(|operator| operator.descriptor().name).collect();
-    // Operators come first, so that they win ties.
-    let mut functions: Vec<&str> = state.scalar_functions().keys().map(String::as_str).collect();
-    functions.sort_unstable();
-    match nearest(name, operators.iter().copied().chain(functions)) {
-        Some(near) => error.with_hint(format!("did you mean \"{near}\"?")),
-        None => error.with_hint(format!("operators: {}", listed(&operators))),
-    }
-}
-
 fn suggestion(name: &str, what: &str, names: &[&str]) -> Option<String> {
     if names.is_empty() {
         return None;
@@ -225,47 +212,21 @@ fn listed(names: &[&str]) -> String {
 
 /// DataFusion's message in our style: one line, lower case, no final period, names in double quotes.
 fn cleaned(message: &str) -> Error {
+    if let Some(error) = functions::wrong_arguments(message) {
+        return error;
+    }
+    let message = unwrapped(message);
     let mut lines = message.lines().map(str::trim).filter(|line| !line.is_empty());
     let first = lines.next().unwrap_or("the query cannot be planned");
-    let candidates: Vec<&str> =
-        lines.filter_map(|line| line.strip_prefix("Candidate functions:").or(Some(line))).collect();
     let (first, advice) = match first.split_once(". ") {
         Some((first, advice)) => (first, Some(advice)),
         None => (first, None),
     };
-    let error = Error::new(lower_first(&requoted(first.trim_end_matches('.'))));
-    let signatures: Vec<&str> = candidates.into_iter().filter(|line| line.contains('(')).take(3).collect();
-    if signatures.is_empty() {
-        match advice {
-            Some(advice) => error.with_hint(lower_first(&requoted(advice.trim_end_matches('.')))),
-            None => error,
-        }
-    } else {
-        error.with_hint(format!("it is called as {}", signatures.join(" or ")))
+    let error = Error::new(plain_message(first));
+    match advice {
+        Some(advice) => error.with_hint(plain_message(advice)),
+        None => error,
     }
-}
-
-/// Turns `'name'` into `"name"`; other quotes stay.
-fn requoted(message: &str) -> String {
-    let mut rest = message;
-    let mut requoted = String::with_capacity(message.len());
-    while let Some((before, after)) = rest.split_once('\'') {
-        requoted.push_str(before);
-        match after.split_once('\'') {
-            Some((name, tail))
-                if !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '.') =>
-            {
-                requoted.push_str(&format!("\"{name}\""));
-                rest = tail;
-            }
-            _ => {
-                requoted.push('\'');
-                rest = after;
-            }
-        }
-    }
-    requoted.push_str(rest);
-    requoted
 }
 
 /// The expressions of a query in visiting order, and the search among them.
@@ -422,7 +383,12 @@ mod tests {
             ("Unsupported thing.", "unsupported thing", None),
             ("UNION is odd", "UNION is odd", None),
             ("Function 'abs' isn't fine. Try 'f.g'.", "function \"abs\" isn't fine", Some("try \"f.g\"")),
-            ("No\n\tCandidate functions:\n\tf(x)\n\tf(y)", "no", Some("it is called as f(x) or f(y)")),
+            (
+                "No function matches the given name and argument types 'f(Int64)'. You might need to add explicit type \
+                 casts.\n\tCandidate functions:\n\tf(x)\n\tf(y)",
+                "\"f\" does not take (Int64)",
+                Some("it is called as f(x) or f(y); CAST(… AS …) changes a type"),
+            ),
             ("", "the query cannot be planned", None),
             ("it's '", "it's '", None),
         ] {

@@ -43,11 +43,15 @@
 //! It parses the options of pipelines and tables with their places; the engine and storage check them.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod access;
+mod arithmetic;
 mod calls;
 mod depth;
 mod diagnosis;
 mod error;
+mod functions;
 mod literals;
+mod local_time;
 mod parser;
 mod plan;
 mod refusals;
@@ -58,8 +62,10 @@ mod statement;
 mod table;
 mod tokens;
 
+pub use arithmetic::optimizer_rules;
 pub use error::{Error, Place, Result};
 pub use literals::expr_planner;
+pub use local_time::analyzer_rule;
 pub use parser::parse;
 pub use plan::plan;
 pub use relations::relation_planner;

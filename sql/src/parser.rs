@@ -10,9 +10,10 @@ use datafusion::sql::sqlparser::tokenizer::{Location, Token, TokenWithSpan, Word
 
 use crate::error::{Error, Place, Result};
 use crate::statement::{OptionValue, PipelineDefinition, PipelineOption, Statement};
-use crate::tokens::{DIALECT, Tokens, is_word, lower_first, slice};
+use crate::tokens::{DIALECT, Tokens, is_word, slice};
 use crate::{depth, table};
 use forebay_diagnostics::nearest;
+use forebay_diagnostics::{lower_first, plain_message};
 
 /// Maximum length of a text. Parsing is linear, but its result is about fifty times as large as the text.
 const TEXT_BYTES_MAX: usize = 1 << 20;
@@ -427,7 +428,7 @@ fn parser_error(error: &DataFusionError, statement: Place, end: Place) -> Error 
     let place = place.or(found_end.map(|_| end)).unwrap_or(statement);
     let Some((wanted, found)) = message.strip_prefix("Expected: ").and_then(|rest| rest.rsplit_once(", found: "))
     else {
-        return Error::new(lower_first(message).trim_end_matches('.').to_owned()).with_place(place);
+        return Error::new(plain_message(message)).with_place(place);
     };
     let is_word = |text: &str| text.starts_with(|c: char| c.is_alphabetic() || c == '_');
     let found_worded = match found {

@@ -12,10 +12,11 @@ use datafusion::logical_expr::LogicalPlan;
 use datafusion::sql::parser::Statement as ParsedStatement;
 use datafusion::sql::sqlparser::ast::{Query, Statement as SqlStatement};
 
+use crate::arithmetic::check_constants;
 use crate::error::Result;
 use crate::statement::PipelineDefinition;
 use crate::tokens::Tokens;
-use crate::{calls, diagnosis, refusals};
+use crate::{access, calls, diagnosis, refusals};
 
 /// Plans a pipeline's query against the tables and functions of a session. The session must have
 /// [`crate::expr_planner`] among its expression planners, and the operators among its functions.
@@ -31,6 +32,7 @@ pub async fn plan(pipeline: &PipelineDefinition, base: &Path, state: &SessionSta
     let tokens = Tokens::of_part(&pipeline.text, pipeline.place)?;
     let mut errors = refusals::find(&pipeline.query, state, &tokens, pipeline.place);
     let mut query = pipeline.query.clone();
+    access::rewrite(&mut query);
     let calls = calls::resolve(&mut query, base, &tokens, &mut errors);
     if let Some(first) = errors.into_iter().min_by_key(|error| error.place()) {
         return Err(first);
@@ -52,6 +54,7 @@ pub(crate) async fn attempt(query: &Query, state: &SessionState) -> DataFusionRe
     let statement = ParsedStatement::Statement(Box::new(SqlStatement::Query(Box::new(query.clone()))));
     let plan = state.statement_to_plan(statement).await?;
     // Coercion finds types that do not fit. Its result is discarded, because optimizing the plan analyzes it again.
-    state.analyzer().execute_and_check(plan.clone(), state.config_options(), |_, _| {})?;
+    let coerced = state.analyzer().execute_and_check(plan.clone(), state.config_options(), |_, _| {})?;
+    check_constants(&coerced)?;
     Ok(plan)
 }

@@ -16,8 +16,9 @@ use std::ops::ControlFlow;
 
 use datafusion::execution::SessionState;
 use datafusion::sql::sqlparser::ast::{
-    Distinct, Expr, FunctionArg, FunctionArgExpr, GroupByExpr, LimitClause, ObjectName, PipeOperator, Query, Select,
-    SelectFlavor, SelectItem, SetExpr, SetOperator, Spanned, TableFactor, TableWithJoins, Value, Visit, Visitor,
+    BinaryOperator, Distinct, Expr, FunctionArg, FunctionArgExpr, GroupByExpr, LimitClause, ObjectName, PipeOperator,
+    Query, Select, SelectFlavor, SelectItem, SetExpr, SetOperator, Spanned, TableFactor, TableWithJoins, Value, Visit,
+    Visitor,
 };
 use datafusion::sql::sqlparser::tokenizer::Span;
 use forebay_operators::TABLE_OPERATORS;
@@ -450,6 +451,14 @@ impl Search<'_> {
                     &["UNNEST"],
                     "IN UNNEST is not supported",
                     "write `array_has(array, value)`",
+                );
+            }
+            Expr::BinaryOp { left, op: BinaryOperator::BitwiseXor, .. } => {
+                self.refuse(
+                    left.span(),
+                    &["^"],
+                    "\"^\" is a power in other databases and exclusive or in DataFusion, so it is refused",
+                    "write `power(a, b)`, or `(a | b) - (a & b)`",
                 );
             }
             Expr::Value(value) if matches!(value.value, Value::Placeholder(_)) => {

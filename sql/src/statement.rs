@@ -83,6 +83,8 @@ pub struct TableDefinition {
     pub path_columns: Option<SchemaRef>,
     /// The pairs of `OPTIONS (…)`, in order. Keys are lower case and each occurs once.
     pub options: Vec<(String, String)>,
+    /// Where each of them is.
+    pub option_places: Vec<Place>,
     /// Where the statement starts.
     pub place: Place,
     /// Where the name is.

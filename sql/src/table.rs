@@ -19,7 +19,8 @@ use datafusion::sql::sqlparser::tokenizer::Token;
 use crate::depth;
 use crate::error::{Error, Place, Result};
 use crate::statement::{Statement, TableDefinition};
-use crate::tokens::{Tokens, lower_first};
+use crate::tokens::Tokens;
+use forebay_diagnostics::plain_message;
 
 /// Checks a parsed statement and extracts the parts that Forebay uses.
 pub(crate) fn definition(parsed: ParsedStatement, place: Place, tokens: &Tokens) -> Result<Statement> {
@@ -82,6 +83,9 @@ pub(crate) fn definition(parsed: ParsedStatement, place: Place, tokens: &Tokens)
     let options_place = tokens.next(name_place, &["OPTIONS"]).unwrap_or(place);
     let partitions_place = tokens.next(name_place, &["PARTITIONED", "BY"]).unwrap_or(place);
     let partitions = partition_names(&table_partition_cols, partitions_place)?;
+    let options = table_options(options, options_place)?;
+    let option_places =
+        options.iter().map(|(key, _)| tokens.option(options_place, key).unwrap_or(options_place)).collect();
     let (columns, path_columns) = split(schema(columns, name_place)?, &partitions);
     Ok(Statement::CreateTable(TableDefinition {
         name,
@@ -93,7 +97,8 @@ pub(crate) fn definition(parsed: ParsedStatement, place: Place, tokens: &Tokens)
         location_place,
         columns,
         path_columns,
-        options: table_options(options, options_place)?,
+        options,
+        option_places,
         place,
         name_place,
     }))
@@ -186,7 +191,7 @@ fn schema(columns: Vec<ColumnDef>, place: Place) -> Result<Option<SchemaRef>> {
         depth::check_type(&column.data_type, place)?;
         let one = planner.build_schema(vec![column]).map_err(|error| {
             let message = error.find_root().message().into_owned();
-            Error::new(format!("column \"{name}\": {}", lower_first(message.trim_end_matches('.')))).with_place(place)
+            Error::new(format!("column \"{name}\": {}", plain_message(&message))).with_place(place)
         })?;
         fields.extend(one.fields().iter().cloned());
     }

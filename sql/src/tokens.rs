@@ -7,6 +7,7 @@ use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::tokenizer::{Location, Token, TokenWithSpan, Tokenizer};
 
 use crate::error::{Error, Place, Result};
+use forebay_diagnostics::lower_first;
 
 /// The dialect of every text, which is DataFusion's default.
 pub(crate) const DIALECT: GenericDialect = GenericDialect {};
@@ -68,6 +69,18 @@ impl Tokens {
     pub(crate) fn last(&self, until: Place, words: &[&str]) -> Option<Place> {
         let end = self.0.partition_point(|token| before(token, until));
         (0..end).rev().find(|&at| self.matches(at, words)).and_then(|at| self.place(at))
+    }
+
+    /// The place of the key of an option at or after `from`: a word, words with periods between them, or a text.
+    pub(crate) fn option(&self, from: Place, key: &str) -> Option<Place> {
+        let first = self.0.partition_point(|token| before(token, from));
+        let word = key.split('.').next().unwrap_or(key);
+        let is_key = |token: &TokenWithSpan| match &token.token {
+            Token::Word(found) => found.value.eq_ignore_ascii_case(word),
+            Token::SingleQuotedString(text) | Token::DoubleQuotedString(text) => text.eq_ignore_ascii_case(key),
+            _ => false,
+        };
+        self.0[first..].iter().find(|token| is_key(token)).and_then(|token| Place::start(token.span))
     }
 
     /// The place of the token `steps` after the one at `place`.
@@ -144,18 +157,6 @@ fn byte_offset(text: &str, location: Location) -> usize {
     };
     let column = usize::try_from(location.column).unwrap_or(usize::MAX);
     text[line_start..].char_indices().nth(column.saturating_sub(1)).map_or(text.len(), |(at, _)| line_start + at)
-}
-
-/// Lower-cases the first letter, because messages of other libraries start in upper case. A word in capitals is SQL and
-/// stays.
-pub(crate) fn lower_first(message: &str) -> String {
-    let mut characters = message.chars();
-    match (characters.next(), characters.next()) {
-        (Some(first), Some(second)) if first.is_uppercase() && !second.is_uppercase() => {
-            first.to_lowercase().chain(message.chars().skip(1)).collect()
-        }
-        _ => message.to_owned(),
-    }
 }
 
 #[cfg(test)]

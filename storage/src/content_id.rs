@@ -14,7 +14,13 @@ pub(crate) fn content_id(format: &TableFormat, schema: &Schema, first_name: &str
     hash.text("forebay snapshot 1");
     hash.text(format.descriptor().name);
     let options = format.descriptor().options.iter().zip(format.options().iter());
-    for (_, (_, value)) in options.filter(|(option, _)| !option.only_columns) {
+    for (option, (name, value)) in options.filter(|(option, _)| !option.only_columns) {
+        if format.descriptor().added_options.contains(&name) {
+            if value.text() == option.default {
+                continue;
+            }
+            hash.text(name);
+        }
         match value {
             FormatOptionValue::Flag(flag) => hash.number(u64::from(*flag)),
             FormatOptionValue::Character(byte) => hash.number(u64::from(*byte)),

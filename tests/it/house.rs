@@ -44,7 +44,7 @@ const EDGES: &[(&str, &[&str])] = &[
         ],
     ),
     // Storage is an optional feature of this crate, for the conversion of its errors.
-    ("forebay-protocol", &["forebay-arrays", "forebay-delivery", "forebay-storage"]),
+    ("forebay-protocol", &["forebay-arrays", "forebay-delivery", "forebay-diagnostics", "forebay-storage"]),
     ("forebay-delivery", &[]),
     ("forebay-diagnostics", &[]),
     ("forebay-sql", &["forebay-diagnostics", "forebay-operators"]),

@@ -22,5 +22,7 @@ mod rows;
 mod security;
 mod slt;
 mod spec;
+mod sql_differences;
 mod texts;
 mod window_local;
+mod wrong_statements;

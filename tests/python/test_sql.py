@@ -3,7 +3,7 @@
 import adbc_driver_flightsql.dbapi as flightsql
 import pytest
 
-from support import photographs
+from support import Server, photographs
 
 
 @pytest.fixture(scope="module")
@@ -56,3 +56,33 @@ def test_a_table_shows_its_rows(cursor):
 def test_what_cannot_be_looked_at_is_refused(cursor, query, phrase):
     with pytest.raises(flightsql.Error, match=phrase):
         rows(cursor, query)
+
+
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory):
+    """A server of a table of 25,000 rows, of which one statement returns 20,000 at most."""
+    folder = tmp_path_factory.mktemp("numbers")
+    (folder / "numbers.csv").write_text("n\n" + "".join(f"{n}\n" for n in range(25_000)))
+    script = folder / "numbers.sql"
+    script.write_text(
+        "CREATE EXTERNAL TABLE numbers STORED AS CSV LOCATION 'numbers.csv';\n"
+        "CREATE PIPELINE p WITH (shuffle = false) AS SELECT n FROM numbers;\n"
+    )
+    with Server(script, "--sql-rows-limit", "20000") as server:
+        with flightsql.connect(server.uri, autocommit=True) as connection, connection.cursor() as cursor:
+            yield cursor
+
+
+@pytest.mark.parametrize("limit", [0, 1, 15_000, 20_000])
+def test_a_limit_is_honoured(numbers, limit):
+    assert rows(numbers, f"SELECT * FROM p LIMIT {limit}").column("n").to_pylist() == list(range(limit))
+
+
+@pytest.mark.parametrize("query", ["SELECT * FROM p", "SELECT * FROM p LIMIT 20001", "SELECT * FROM tables.numbers"])
+def test_a_result_is_never_cut_without_a_sign(numbers, query):
+    with pytest.raises(flightsql.Error, match="more rows than one statement returns: 20000"):
+        rows(numbers, query)
+
+
+def test_a_result_within_the_servers_limit_is_whole(cursor):
+    assert rows(cursor, "SELECT * FROM tables.photos LIMIT 50000").num_rows == len(photographs())

@@ -21,6 +21,7 @@ pub struct SessionBuilder {
     threads: usize,
     window_memory_bytes: u64,
     lookup_memory_bytes: u64,
+    sql_rows_max: u64,
     base: PathBuf,
     root: String,
 }
@@ -32,6 +33,7 @@ impl Session {
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             window_memory_bytes: 0,
             lookup_memory_bytes: 0,
+            sql_rows_max: 0,
             base: PathBuf::new(),
             root: String::new(),
         }
@@ -43,13 +45,14 @@ impl SessionBuilder {
     /// Sets the options that are given.
     #[must_use]
     pub fn options(self, options: SessionOptions) -> Self {
-        let SessionOptions { threads, base, root, window_memory_limit, lookup_memory_limit } = options;
+        let SessionOptions { threads, base, root, window_memory_limit, lookup_memory_limit, sql_rows_limit } = options;
         Self {
             threads: threads.unwrap_or(self.threads),
             base: base.map_or(self.base, PathBuf::from),
             root: root.unwrap_or(self.root),
             window_memory_bytes: window_memory_limit.unwrap_or(self.window_memory_bytes),
             lookup_memory_bytes: lookup_memory_limit.unwrap_or(self.lookup_memory_bytes),
+            sql_rows_max: sql_rows_limit.unwrap_or(self.sql_rows_max),
         }
     }
 
@@ -115,6 +118,7 @@ impl SessionBuilder {
             root: absolute(self.root)?,
             window_memory_bytes: self.window_memory_bytes,
             lookup_memory_bytes: self.lookup_memory_bytes,
+            sql_rows_max: self.sql_rows_max,
         })
     }
 }
@@ -129,12 +133,17 @@ pub(super) fn planner() -> SessionContext {
     // Arrow's view types are recent: many readers of Flight and IPC do not support them.
     parser.map_string_types_to_utf8view = false;
     parser.collect_spans = true;
-    let mut builder = SessionStateBuilder::new().with_config(config).with_default_features();
+    let mut builder = SessionStateBuilder::new()
+        .with_config(config)
+        .with_default_features()
+        .with_analyzer_rule(forebay_sql::analyzer_rule())
+        .with_optimizer_rules(forebay_sql::optimizer_rules());
     let operators = forebay_operators::scalar_udfs().into_iter().map(Arc::new);
     let functions = builder.scalar_functions().get_or_insert_default();
     functions.extend(operators);
     // Later ones replace earlier ones of the same name.
     functions.extend(forebay_operators::portable_math().into_iter().map(Arc::new));
+    functions.extend(forebay_operators::text_functions().into_iter().map(Arc::new));
     // First, so that it sees array literals before DataFusion turns them into function calls.
     builder.expr_planners().get_or_insert_default().insert(0, forebay_sql::expr_planner());
     builder.relation_planners().get_or_insert_default().insert(0, forebay_sql::relation_planner());

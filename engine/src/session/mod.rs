@@ -50,6 +50,8 @@ pub struct Session {
     root: String,
     window_memory_bytes: u64,
     lookup_memory_bytes: u64,
+    /// The most rows of a [`TablePreview`](crate::TablePreview).
+    pub(crate) sql_rows_max: u64,
 }
 
 /// Versions of what opening a table finds. Raise this when the same files give other columns or row groups.

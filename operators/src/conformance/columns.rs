@@ -57,6 +57,13 @@ pub(super) fn columns(class: TypeClass, draws: &mut Draws) -> Vec<(Field, ArrayR
             let parts = ["the window", " ", "\n", "\n\n", "Ñandú", "漢字", "e\u{301}", "🙂", "1984", "- ", "...", "\0"];
             texts(&parts, 0, draws)
         }
+        TypeClass::TextOrBinary => {
+            let mut all = columns(TypeClass::Text, draws);
+            all.extend(binary_columns(draws).into_iter().filter(|(field, _)| class.accepts(field)));
+            all
+        }
+        // One digit at least, and any digits are JSON.
+        TypeClass::Json => texts(&["1", "9", "42"], 1, draws),
         TypeClass::Messages | TypeClass::Segments => messages(draws),
         TypeClass::Hexadecimal => texts(&["0", "1", "9", "a", "f", "B", "E", "42"], 1, draws),
         TypeClass::Category => {

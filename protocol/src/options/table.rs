@@ -110,6 +110,14 @@ declare_options! {
 
         /// Memory for all tables that one feed joins; a feed that needs more is refused.
         lookup_memory_limit: u64 = { kind: OptionKind::Memory, default: Some("1GiB"), guide: Some(JOINS), }
+
+        /// Most rows that one statement of Flight SQL returns; a longer result ends with an error.
+        sql_rows_limit: u64 = {
+            kind: OptionKind::Count,
+            unit: Some("rows"),
+            default: Some("1000000"),
+            guide: Some(SQL),
+        }
     }
 }
 
@@ -117,6 +125,7 @@ const WINDOWS: (&str, &str) = ("windows", "guide.md#windows-how-well-it-shuffles
 const BAD_ROWS: (&str, &str) = ("bad rows", "guide.md#bad-rows");
 const BUCKETS: (&str, &str) = ("length buckets", "guide.md#padded-batches-length-buckets");
 const SEVERAL_RANKS: (&str, &str) = ("several ranks", "cluster.md#several-readers-several-ranks");
+const SQL: (&str, &str) = ("Flight SQL", "flight.md#tables-and-previews-flight-sql");
 const JOINS: (&str, &str) = ("joins", "guide.md#labels-and-features-of-other-tables-join");
 
 fn one() -> u64 {

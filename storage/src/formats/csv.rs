@@ -14,6 +14,7 @@ use arrow_csv::reader::Format as ArrowCsv;
 use csv_core::{ReadRecordResult, Reader, ReaderBuilder as CoreBuilder};
 use forebay_diagnostics::shortened;
 use futures::future::{BoxFuture, FutureExt};
+use regex::Regex;
 
 use super::format::{
     DamagedSample, Format, FormatDescriptor, FormatReader, OpenRequest, Opened, ReaderRequest, SampleFile,
@@ -24,6 +25,8 @@ use super::text::{self, RecordText, Records};
 use crate::source_file::{RowGroup, SourceFile};
 use crate::{Error, Result};
 
+/// The value of an option that is off.
+const NONE: &str = "none";
 const INFER_ROWS: usize = 1000;
 const SHOWN_CHARS_MAX: usize = 80;
 
@@ -46,7 +49,36 @@ static DESCRIPTOR: FormatDescriptor = FormatDescriptor {
             docs: "one ASCII character; write a tab as `E'\\t'`",
             only_columns: false,
         },
+        FormatOption {
+            name: "quote",
+            kind: FormatOptionKind::Character,
+            default: "\"",
+            docs: "the character around values with delimiters and newlines; within them, two stand for one",
+            only_columns: false,
+        },
+        FormatOption {
+            name: "escape",
+            kind: FormatOptionKind::Text,
+            default: NONE,
+            docs: "a character that makes the next one plain within quotes, such as `\\`; or `none`",
+            only_columns: false,
+        },
+        FormatOption {
+            name: "null",
+            kind: FormatOptionKind::Text,
+            default: "",
+            docs: "the texts that stand for null, separated by commas: `NA,null,` are these two and the empty text",
+            only_columns: false,
+        },
+        FormatOption {
+            name: "comment",
+            kind: FormatOptionKind::Text,
+            default: NONE,
+            docs: "a character at the beginning of lines to leave out, such as `#`; or `none`",
+            only_columns: false,
+        },
     ],
+    added_options: &["quote", "escape", "null", "comment"],
     implied: &[ImpliedOption { suffix: ".tsv", option: "delimiter", value: "\t" }],
     row_group: text::ROW_GROUP,
     may_declare_columns: true,
@@ -63,12 +95,28 @@ impl Format for Csv {
     }
 
     fn check_options(&self, options: &OptionValues) -> Result<(), String> {
-        match options.character("delimiter") {
-            b'"' | b'\n' | b'\r' => {
-                Err("a csv delimiter must be an ASCII character other than a quote or newline".to_owned())
+        let mut seen: Vec<(&str, u8)> = Vec::new();
+        for name in ["delimiter", "quote", "escape", "comment"] {
+            let given = match name {
+                "delimiter" | "quote" => Some(options.character(name)),
+                _ => character(options.text(name)).map_err(|()| {
+                    format!("\"{name}\" must be one ASCII character or {NONE}, got '{}'", options.text(name))
+                })?,
+            };
+            let Some(given) = given else { continue };
+            match (given, name) {
+                (b'\n' | b'\r', _) => return Err(format!("\"{name}\" must not be a newline")),
+                (b'"', "delimiter") => {
+                    return Err("a csv delimiter must be an ASCII character other than a quote or newline".to_owned());
+                }
+                _ => {}
             }
-            _ => Ok(()),
+            if let Some((other, _)) = seen.iter().find(|(_, other)| *other == given) {
+                return Err(format!("\"{other}\" and \"{name}\" are both '{}'", char::from(given)));
+            }
+            seen.push((name, given));
         }
+        Ok(())
     }
 
     fn open<'a>(&'a self, request: OpenRequest<'a>) -> BoxFuture<'a, Result<Opened>> {
@@ -88,20 +136,66 @@ impl Format for Csv {
     }
 
     fn sample_options(&self) -> &'static [&'static [(&'static str, &'static str)]] {
-        &[&[], &[("has_header", "false"), ("delimiter", ";")]]
+        &[
+            &[],
+            &[("has_header", "false"), ("delimiter", ";")],
+            &[("quote", "'"), ("escape", "\\"), ("null", "NA,"), ("comment", "#")],
+        ]
+    }
+}
+
+/// The character of an option that may be off.
+fn character(text: &str) -> Result<Option<u8>, ()> {
+    match text.as_bytes() {
+        _ if text == NONE => Ok(None),
+        [byte] if byte.is_ascii() => Ok(Some(*byte)),
+        _ => Err(()),
     }
 }
 
 /// CSV with its options.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct CsvText {
     has_header: bool,
     delimiter: u8,
+    quote: u8,
+    escape: Option<u8>,
+    comment: Option<u8>,
+    /// What matches cells that are null, unless these are the empty ones.
+    null: Option<Regex>,
 }
 
 impl CsvText {
     fn of(options: &OptionValues) -> Self {
-        Self { has_header: options.flag("has_header"), delimiter: options.character("delimiter") }
+        let nulls: Vec<String> = options.text("null").split(',').map(regex::escape).collect();
+        // An escaped text is a correct expression.
+        let null = Regex::new(&format!("^(?:{})$", nulls.join("|"))).ok();
+        Self {
+            has_header: options.flag("has_header"),
+            delimiter: options.character("delimiter"),
+            quote: options.character("quote"),
+            escape: character(options.text("escape")).unwrap_or_default(),
+            comment: character(options.text("comment")).unwrap_or_default(),
+            null: null.filter(|_| !options.text("null").is_empty()),
+        }
+    }
+
+    fn core_reader(&self) -> Reader {
+        CoreBuilder::new().delimiter(self.delimiter).quote(self.quote).escape(self.escape).comment(self.comment).build()
+    }
+
+    fn arrow_format(&self) -> ArrowCsv {
+        let mut format = ArrowCsv::default().with_delimiter(self.delimiter).with_quote(self.quote);
+        if let Some(escape) = self.escape {
+            format = format.with_escape(escape);
+        }
+        if let Some(comment) = self.comment {
+            format = format.with_comment(comment);
+        }
+        if let Some(null) = &self.null {
+            format = format.with_null_regex(null.clone());
+        }
+        format
     }
 }
 
@@ -109,7 +203,7 @@ impl RecordText for CsvText {
     type Seen = ();
 
     fn records(&self) -> Box<dyn Records> {
-        Box::new(CsvRecords::new(self.delimiter))
+        Box::new(CsvRecords::new(self.core_reader()))
     }
 
     fn has_header(&self) -> bool {
@@ -117,19 +211,22 @@ impl RecordText for CsvText {
     }
 
     fn check_header(&self, file: &str, header: &[u8], schema: &SchemaRef) -> Result<()> {
-        check_header(file, header, self.delimiter, schema)
+        check_header(file, &fields(header, self), schema, header)
     }
 
     fn infer(&self, sample: &[u8]) -> Result<SchemaRef, ArrowError> {
-        infer(sample, self.has_header, self.delimiter)
+        infer(sample, self)
     }
 
     /// Decodes an empty record, which fails for types that Arrow cannot read from CSV.
     fn check_types(&self, schema: &SchemaRef) -> Result<(), ArrowError> {
         let fields: Vec<Field> = schema.fields().iter().map(|f| f.as_ref().clone().with_nullable(true)).collect();
-        let empty_record = vec!["\"\""; fields.len()].join(&char::from(self.delimiter).to_string());
+        let quote = char::from(self.quote);
+        let empty_record = vec![format!("{quote}{quote}"); fields.len()].join(&char::from(self.delimiter).to_string());
         let columns: Vec<usize> = (0..fields.len()).collect();
-        self.decode(empty_record.as_bytes(), 1, &Arc::new(Schema::new(fields)), &columns)?;
+        // Whatever stands for null in the files, the empty text does here.
+        let plain = Self { null: None, ..self.clone() };
+        plain.decode(empty_record.as_bytes(), 1, &Arc::new(Schema::new(fields)), &columns)?;
         Ok(())
     }
 
@@ -140,11 +237,11 @@ impl RecordText for CsvText {
         schema: &SchemaRef,
         columns: &[usize],
     ) -> Result<RecordBatch, ArrowError> {
-        decode(records, rows, self.delimiter, schema, columns)
+        decode(records, rows, self, schema, columns)
     }
 
     fn reason(&self, record: &[u8], schema: &SchemaRef, columns: &[usize], error: &ArrowError) -> String {
-        reason(record, self.delimiter, schema, columns, error)
+        reason(record, self, schema, columns, error)
     }
 }
 
@@ -156,7 +253,8 @@ fn sample(csv: &CsvText, numbers: Range<u64>) -> SampleFile {
         true => (named, format!("n{delimiter}fraction{delimiter}text\n")),
         false => (unnamed(&named), String::new()),
     };
-    let record = |c: &Vec<String>| format!("{}{delimiter}{}{delimiter}\"{}\"\r\n", c[0], c[1], c[2]);
+    let quote = char::from(csv.quote);
+    let record = |c: &Vec<String>| format!("{}{delimiter}{}{delimiter}{quote}{}{quote}\r\n", c[0], c[1], c[2]);
     let mut records: Vec<String> = cells(&rows).iter().map(record).collect();
     let bytes = |records: &[String]| (header.clone() + &records.concat()).into_bytes();
     let (whole, row) = (bytes(&records), records.len() / 2);
@@ -172,8 +270,7 @@ struct CsvRecords {
 }
 
 impl CsvRecords {
-    fn new(delimiter: u8) -> Self {
-        let reader = CoreBuilder::new().delimiter(delimiter).build();
+    fn new(reader: Reader) -> Self {
         Self { reader, at: 0 }
     }
 
@@ -212,12 +309,12 @@ impl Records for CsvRecords {
 }
 
 /// Infers the columns from the beginning of a file. All are nullable; a column that is empty so far is text.
-fn infer(sample: &[u8], has_header: bool, delimiter: u8) -> Result<SchemaRef, ArrowError> {
+fn infer(sample: &[u8], csv: &CsvText) -> Result<SchemaRef, ArrowError> {
     // A record that is not UTF-8 or has too few fields is reported when it is read, and must not prevent opening.
     let sample = String::from_utf8_lossy(sample);
-    let (schema, _) = ArrowCsv::default()
-        .with_header(has_header)
-        .with_delimiter(delimiter)
+    let (schema, _) = csv
+        .arrow_format()
+        .with_header(csv.has_header)
         .with_truncated_rows(true)
         .infer_schema(sample.as_bytes(), Some(INFER_ROWS))?;
     let fields = schema.fields().iter().map(|field| match field.data_type() {
@@ -228,7 +325,7 @@ fn infer(sample: &[u8], has_header: bool, delimiter: u8) -> Result<SchemaRef, Ar
 }
 
 /// Refuses a header that differs from the schema, because columns are read by position.
-fn check_header(file: &str, header: &[u8], delimiter: u8, schema: &SchemaRef) -> Result<()> {
+fn check_header(file: &str, names: &[String], schema: &SchemaRef, header: &[u8]) -> Result<()> {
     if header.is_empty() {
         return Ok(());
     }
@@ -237,7 +334,6 @@ fn check_header(file: &str, header: &[u8], delimiter: u8, schema: &SchemaRef) ->
             "\"{file}\" has a header that is not UTF-8 text; convert the file to UTF-8"
         )));
     }
-    let names = fields(header, delimiter);
     if names.len() != schema.fields().len() {
         return Err(Error::invalid(format!(
             "\"{file}\" has {} columns, expected {}; declare every column in the header's order, and give all files \
@@ -259,12 +355,12 @@ fn check_header(file: &str, header: &[u8], delimiter: u8, schema: &SchemaRef) ->
 fn decode(
     records: &[u8],
     rows: usize,
-    delimiter: u8,
+    csv: &CsvText,
     schema: &SchemaRef,
     columns: &[usize],
 ) -> Result<RecordBatch, ArrowError> {
     let mut decoder = ReaderBuilder::new(Arc::clone(schema))
-        .with_delimiter(delimiter)
+        .with_format(csv.arrow_format())
         // One more than expected, so that the caller detects extra rows.
         .with_batch_size(rows + 1)
         .with_projection(columns.to_vec())
@@ -284,13 +380,13 @@ fn decode(
 }
 
 /// Describes which cell of a record cannot be read, by trying the columns one at a time.
-fn reason(record: &[u8], delimiter: u8, schema: &SchemaRef, columns: &[usize], error: &ArrowError) -> String {
-    let cells = fields(record, delimiter);
+fn reason(record: &[u8], csv: &CsvText, schema: &SchemaRef, columns: &[usize], error: &ArrowError) -> String {
+    let cells = fields(record, csv);
     if cells.len() != schema.fields().len() {
         return format!("{} fields where {} are expected", cells.len(), schema.fields().len());
     }
     for &column in columns {
-        if decode(record, 1, delimiter, schema, &[column]).is_ok() {
+        if decode(record, 1, csv, schema, &[column]).is_ok() {
             continue;
         }
         let field = schema.field(column);
@@ -309,11 +405,11 @@ fn reason(record: &[u8], delimiter: u8, schema: &SchemaRef, columns: &[usize], e
 }
 
 /// The fields of one record, unquoted.
-fn fields(record: &[u8], delimiter: u8) -> Vec<String> {
-    let mut reader = CoreBuilder::new().delimiter(delimiter).build();
+fn fields(record: &[u8], csv: &CsvText) -> Vec<String> {
+    let mut reader = csv.core_reader();
     // Unquoting only shortens, and there is at most one field more than there are delimiters, so one step suffices.
     let mut text = vec![0; record.len() + 1];
-    let mut ends = vec![0; record.iter().filter(|b| **b == delimiter).count() + 2];
+    let mut ends = vec![0; record.iter().filter(|b| **b == csv.delimiter).count() + 2];
     let (mut used, mut count, mut rest) = (0, 0, record);
     loop {
         let (result, read, written, ended) = reader.read_record(rest, &mut text[used..], &mut ends[count..]);
@@ -330,13 +426,31 @@ fn fields(record: &[u8], delimiter: u8) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::formats::table_format::TableFormat;
     use crate::formats::text::record_ends;
+
+    fn csv(options: &[(&str, &str)]) -> CsvText {
+        let options: Vec<_> = options.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        CsvText::of(TableFormat::new(&Csv, "", &options).unwrap().options())
+    }
+
+    #[test]
+    fn characters_must_differ_and_be_characters() {
+        let check = |options: &[(&str, &str)]| {
+            let options: Vec<_> = options.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+            TableFormat::new(&Csv, "", &options).unwrap().check().unwrap_err().to_string()
+        };
+        assert_eq!(check(&[("quote", ",")]), "\"delimiter\" and \"quote\" are both ','");
+        assert_eq!(check(&[("escape", "ab")]), "\"escape\" must be one ASCII character or none, got 'ab'");
+        assert_eq!(check(&[("comment", "\n")]), "\"comment\" must not be a newline");
+    }
 
     #[test]
     fn records_end_where_arrow_ends_them() {
+        let csv = csv(&[]);
         let check = |text: &str, expect: &[&str]| {
             for piece_bytes in [1, 2, 3, 1000] {
-                let ends = record_ends(CsvRecords::new(b','), text, piece_bytes);
+                let ends = record_ends(CsvRecords::new(csv.core_reader()), text, piece_bytes);
                 let starts = std::iter::once(0).chain(ends.iter().copied());
                 let records: Vec<&str> = starts.zip(&ends).map(|(s, e)| text[s as usize..*e as usize].trim()).collect();
                 assert_eq!(records, expect, "{text:?} in pieces of {piece_bytes}");
@@ -355,9 +469,10 @@ mod tests {
 
     #[test]
     fn an_open_quote_is_noticed() {
+        let csv = csv(&[]);
         let check = |text: &str, closed: bool| {
             for piece_bytes in [1, 2, 1000] {
-                let mut records = CsvRecords::new(b',');
+                let mut records = CsvRecords::new(csv.core_reader());
                 for piece in text.as_bytes().chunks(piece_bytes) {
                     records.push(piece, &mut |_| {});
                 }
@@ -374,13 +489,15 @@ mod tests {
 
     #[test]
     fn fields_are_unquoted() {
-        assert_eq!(fields(b"a,\"b \"\"c\"\", d\",\r\n", b','), ["a", "b \"c\", d", ""]);
-        assert_eq!(fields(b"a;b", b';'), ["a", "b"]);
+        assert_eq!(fields(b"a,\"b \"\"c\"\", d\",\r\n", &csv(&[])), ["a", "b \"c\", d", ""]);
+        assert_eq!(fields(b"a;b", &csv(&[("delimiter", ";")])), ["a", "b"]);
+        let quoted = csv(&[("quote", "'"), ("escape", "\\"), ("comment", "#")]);
+        assert_eq!(fields(b"# x,y\n'a\\',''b',\"c\"", &quoted), ["a','b", "\"c\""]);
     }
 
     #[test]
     fn a_schema_is_inferred_from_good_and_bad_rows() {
-        let schema = infer(b"a,b,c,d\n1,x,,2.5\n2,\xff,\n3\n", true, b',').unwrap();
+        let schema = infer(b"a,b,c,d\n1,x,,2.5\n2,\xff,\n3\n", &csv(&[])).unwrap();
         let types: Vec<_> = schema.fields().iter().map(|f| f.data_type().clone()).collect();
         assert_eq!(types, [DataType::Int64, DataType::Utf8, DataType::Utf8, DataType::Float64]);
     }

@@ -105,6 +105,9 @@ pub struct FormatDescriptor {
     pub extensions: &'static [&'static str],
     /// The options.
     pub options: &'static [FormatOption],
+    /// The options that the format did not always have. Ids and stored formats leave them out where they have their
+    /// defaults, so that existing tables keep their ids.
+    pub added_options: &'static [&'static str],
     /// Option values that follow from the location.
     pub implied: &'static [ImpliedOption],
     /// A definition of row groups, for the guide.
@@ -129,6 +132,7 @@ impl FormatDescriptor {
         summary: "",
         extensions: &[],
         options: &[],
+        added_options: &[],
         implied: &[],
         row_group: "",
         may_declare_columns: false,

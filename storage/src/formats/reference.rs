@@ -48,6 +48,7 @@ fn section(format: &dyn Format) -> String {
 fn default(descriptor: &FormatDescriptor, option: &FormatOption) -> String {
     let shown = |value: &str| match value {
         "\t" => "a tab".to_owned(),
+        "" => "the empty text".to_owned(),
         value => format!("`{value}`"),
     };
     let implied = descriptor.implied.iter().filter(|implied| implied.option == option.name);

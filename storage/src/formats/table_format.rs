@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::format::{Format, FormatDescriptor};
 use super::memory::InMemoryRows;
-use super::options::OptionValues;
+use super::options::{FormatOption, FormatOptionValue, OptionValues};
 use super::registry::{find, find_stored};
 use crate::{Error, Result};
 
@@ -42,6 +42,14 @@ impl TableFormat {
             })
         })?;
         Ok(Self { format, options })
+    }
+
+    /// Checks the values of the options, as opening a table does.
+    ///
+    /// # Errors
+    /// `Invalid` for values that the format refuses.
+    pub fn check(&self) -> Result<()> {
+        self.format.check_options(&self.options).map_err(Error::invalid)
     }
 
     /// The format `name` with the default of each option.
@@ -78,7 +86,7 @@ fn has_option(descriptor: &FormatDescriptor, name: &str) -> bool {
 }
 
 fn options_hint(descriptor: &FormatDescriptor) -> String {
-    let names: Vec<String> = descriptor.options.iter().map(|option| format!("format.{}", option.name)).collect();
+    let names: Vec<String> = descriptor.options.iter().map(|option| option.name.to_owned()).collect();
     match names.split_last() {
         None => "leave OPTIONS out".to_owned(),
         Some((last, [])) => format!("option of {}: {last}", descriptor.name),
@@ -116,7 +124,13 @@ struct WrittenFormat {
 impl Serialize for TableFormat {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let name = self.descriptor().name.to_owned();
-        let options = self.options.iter().map(|(name, value)| (name.to_owned(), value.text())).collect();
+        let descriptor = self.descriptor();
+        // Workers of an earlier version do not know the options that were added.
+        let is_written = |(option, (name, value)): &(&FormatOption, (&str, &FormatOptionValue))| {
+            !descriptor.added_options.contains(name) || value.text() != option.default
+        };
+        let options = descriptor.options.iter().zip(self.options.iter()).filter(is_written);
+        let options = options.map(|(_, (name, value))| (name.to_owned(), value.text())).collect();
         WrittenFormat { name, options }.serialize(serializer)
     }
 }
@@ -131,7 +145,11 @@ impl<'de> Deserialize<'de> for TableFormat {
         }
         let values = OptionValues::of(descriptor.options, |option| {
             let missing = || Error::invalid(format!("option \"{}\" of format \"{name}\" is missing", option.name));
-            options.get(option.name).cloned().ok_or_else(missing)
+            match options.get(option.name) {
+                Some(text) => Ok(text.clone()),
+                None if descriptor.added_options.contains(&option.name) => Ok(option.default.to_owned()),
+                None => Err(missing()),
+            }
         });
         Ok(Self { format, options: values.map_err(D::Error::custom)? })
     }

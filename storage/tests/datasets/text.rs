@@ -43,6 +43,43 @@ async fn csv_records_are_what_quotes_and_newlines_make_them() {
 }
 
 #[tokio::test]
+async fn csv_options_say_what_quotes_escapes_nulls_and_comments_are() {
+    let lines = b"# people, by age\nname,age\n'a,\\'b\n',1\n#c,2\n\"d\",NA\n'',3\nNA,\ne,4 # not a comment\n'f''g',5";
+    let given = csv_with(&[("quote", "'"), ("escape", "\\"), ("null", "NA,"), ("comment", "#")]);
+    let columns = schema(&[("name", DataType::Utf8, true), ("age", DataType::Int64, true)]);
+    let expect = [
+        "0: a,'b\n | 1",
+        "1: \"d\" | ",
+        "2:  | 3",
+        "3:  | ",
+        "5: f'g | 5",
+        "4! column \"age\": cannot read \"4 # not a comment\" as Int64",
+    ];
+    check(given, Some(columns.clone()), lines, &expect).await;
+    // Without the empty text among them, only these texts are null.
+    let place = TestFolder::memory();
+    place.put("a.csv", "name,age\n,1\nNA,2\nnull,3\n").await;
+    let dataset = place.open_with("", csv_with(&[("null", "NA,null")]), Some(columns)).await.unwrap();
+    let rows = dataset.read(&dataset.row_ranges(u64::MAX)[0], &[0]).await.unwrap();
+    let names: Vec<_> = rows.batch.column(0).as_string::<i32>().iter().collect();
+    assert_eq!(names, [Some(""), None, None]);
+}
+
+#[tokio::test]
+async fn added_options_leave_the_ids_of_tables_as_they_were() {
+    let place = TestFolder::memory();
+    place.put("a.csv", "name,age\nAda,1\n").await;
+    let id = async |options: &[(&str, &str)]| {
+        let dataset = place.open("", csv_with(options)).await.unwrap();
+        dataset.snapshot().id().to_owned()
+    };
+    let plain = id(&[]).await;
+    assert_eq!(id(&[("quote", "\""), ("escape", "none"), ("null", ""), ("comment", "none")]).await, plain);
+    assert_ne!(id(&[("null", "NA")]).await, plain);
+    assert_ne!(id(&[("quote", "'")]).await, id(&[("comment", "'")]).await);
+}
+
+#[tokio::test]
 async fn a_bad_csv_record_is_reported_and_the_others_are_read() {
     let columns = schema(&[("name", DataType::Utf8, true), ("age", DataType::Int64, false)]);
     let lines = b"name,age\nAda,36\nBob,abc\nEve\nx,1,2\nCy\xff,7\nDan,\nFay,8\n";

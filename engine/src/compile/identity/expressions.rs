@@ -1,5 +1,6 @@
 //! The form of expressions.
 
+use arrow::datatypes::{DataType, Field};
 use datafusion::common::{Column, TableReference};
 use datafusion::error::Result;
 use datafusion::logical_expr::expr::{Alias, LambdaVariable, ScalarFunction, SetQuantifier};
@@ -48,12 +49,12 @@ pub(super) fn expression(form: &mut Form, expr: &Expr) -> Result<()> {
             expressions(form, &call.args)
         }
         Expr::Cast(cast) => {
-            form.tag("cast");
+            form.tag(cast_tag(&cast.field, "cast", "cast to local time"));
             field(form, &cast.field)?;
             expression(form, &cast.expr)
         }
         Expr::TryCast(cast) => {
-            form.tag("try cast");
+            form.tag(cast_tag(&cast.field, "try cast", "try cast to local time"));
             field(form, &cast.field)?;
             expression(form, &cast.expr)
         }
@@ -61,11 +62,19 @@ pub(super) fn expression(form: &mut Form, expr: &Expr) -> Result<()> {
     }
 }
 
+/// The tag of a cast to the type of `field`. Casts of times used to give the time in UTC.
+fn cast_tag(field: &Field, cast: &'static str, to_local_time: &'static str) -> &'static str {
+    match field.data_type() {
+        DataType::Timestamp(_, None) => to_local_time,
+        _ => cast,
+    }
+}
+
 /// Writes an expression that returns a boolean, chooses between values, or reads a subquery.
 fn condition(form: &mut Form, expr: &Expr) -> Result<()> {
     match expr {
         Expr::Not(of) => unary(form, "not", of),
-        Expr::Negative(of) => unary(form, "negative", of),
+        Expr::Negative(of) => unary(form, "checked negative", of),
         Expr::IsNull(of) => unary(form, "is null", of),
         Expr::IsNotNull(of) => unary(form, "is not null", of),
         Expr::IsTrue(of) => unary(form, "is true", of),
@@ -275,10 +284,11 @@ fn operator(operator: Operator) -> &'static str {
         Operator::LtEq => "less or equal",
         Operator::Gt => "greater",
         Operator::GtEq => "greater or equal",
-        Operator::Plus => "plus",
-        Operator::Minus => "minus",
-        Operator::Multiply => "multiply",
-        Operator::Divide => "divide",
+        // Their results used to wrap around, so that tokens of that time might name other samples.
+        Operator::Plus => "checked plus",
+        Operator::Minus => "checked minus",
+        Operator::Multiply => "checked multiply",
+        Operator::Divide => "checked divide",
         Operator::Modulo => "modulo",
         Operator::And => "and",
         Operator::Or => "or",
