@@ -51,7 +51,6 @@ impl ScriptFiles {
                 }
                 // A damaged file is no error of the scripts. It is tried again with each reload.
                 Err(error) if error.downcast_ref::<Error>().is_some_and(|error| error.kind() == ErrorKind::Data) => {
-                    tracing::error!(script = %path.display(), %error, "script not served");
                     failures.insert(path, error.to_string());
                     first = first.or(Some(error));
                 }
@@ -60,6 +59,10 @@ impl ScriptFiles {
         }
         if opened.values().all(|script| script.pipelines.is_empty()) {
             return Err(first.unwrap_or_else(script::no_pipeline));
+        }
+        opened.values().for_each(Script::log_damage);
+        for (path, error) in &failures {
+            tracing::error!(script = %path.display(), error, "script not served");
         }
         served.take_over(opened.values().map(|script| &*script.session))?;
         Ok(Self { paths, served, opened: opened.into(), failures: failures.into() })
@@ -128,6 +131,7 @@ impl ScriptFiles {
         };
         let script = Script::open(&self.served, path, text).await?;
         check_names(path, &script.session, opened)?;
+        script.log_damage();
         let pipelines = script.pipelines.clone();
         opened.insert(path.to_owned(), script);
         Ok((change, pipelines))
@@ -140,11 +144,7 @@ impl Script {
     async fn open(served: &Session, path: &Path, text: String) -> Result<Self> {
         let session = served.beside(path.parent().unwrap_or(Path::new("")));
         session.execute_what_opens(&path.display().to_string(), &text).await?;
-        let broken = session.broken();
-        for (table, error) in &broken.tables {
-            tracing::error!(%table, kind = ?error.kind(), %error, "table not opened");
-        }
-        let mut failed = broken.pipelines;
+        let mut failed = session.broken().pipelines;
         let mut pipelines = Vec::new();
         for pipeline in session.pipelines() {
             let feed = session.open(&pipeline, &FeedOptions::default());
@@ -156,10 +156,17 @@ impl Script {
                 Err(error) => return Err(error.into()),
             }
         }
-        for (pipeline, error) in &failed {
+        Ok(Self { text, session: Arc::new(session), pipelines, failed })
+    }
+
+    /// Logs what could not be opened because a file is damaged.
+    fn log_damage(&self) {
+        for (table, error) in &self.session.broken().tables {
+            tracing::error!(%table, kind = ?error.kind(), %error, "table not opened");
+        }
+        for (pipeline, error) in &self.failed {
             tracing::error!(%pipeline, kind = ?error.kind(), %error, "pipeline not served; its readers get this error");
         }
-        Ok(Self { text, session: Arc::new(session), pipelines, failed })
     }
 }
 
