@@ -73,7 +73,7 @@ impl Drift {
 
     fn unify_structs(self, one: &Fields, other: &Fields) -> Option<DataType> {
         // Fields are matched by name.
-        if [one, other].into_iter().any(|fields| has_repeated_names(fields)) {
+        if [one, other].into_iter().any(has_repeated_names) {
             return None;
         }
         let mut fields: Vec<FieldRef> = Vec::new();

@@ -366,10 +366,11 @@ async fn tensors_of_other_shapes_are_refused() {
     };
     check(Some("[2,3]"), Some("[2, 3]"), None).await;
     check(None, None, None).await;
-    let expect = "\"b.parquet\" has column \"t\" as arrow.fixed_shape_tensor {\"shape\":[3,2]}, but \"a.parquet\" has it as \
-                  arrow.fixed_shape_tensor {\"shape\":[2,3]}";
+    let expect = "\"b.parquet\" has column \"t\" as arrow.fixed_shape_tensor {\"shape\":[3,2]}, but \"a.parquet\" has \
+                  it as arrow.fixed_shape_tensor {\"shape\":[2,3]}";
     check(Some("[2,3]"), Some("[3,2]"), Some(expect)).await;
-    let expect = "\"b.parquet\" has column \"t\" as arrow.fixed_shape_tensor {\"shape\":[3,2]}, but \"a.parquet\" has it as Fixed";
+    let expect = "\"b.parquet\" has column \"t\" as arrow.fixed_shape_tensor {\"shape\":[3,2]}, but \"a.parquet\" has \
+                  it as Fixed";
     check(None, Some("[3,2]"), Some(expect)).await;
 }
 

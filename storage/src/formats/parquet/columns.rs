@@ -86,8 +86,14 @@ pub(super) fn merge_schemas(files: &[PinnedFile], footers: &[ArrowReaderMetadata
 
 /// Refuses a file that looks like one of another table, whose columns would be null in half of the rows.
 fn check_names(file: &PinnedFile, own: &Fields, known: &[(Field, usize)], files: &[PinnedFile]) -> Result<()> {
+    let names: HashSet<&str> = known.iter().map(|(field, _)| field.name().as_str()).collect();
+    let is_new = |field: &&FieldRef| !names.contains(field.name().as_str());
+    let further: Vec<&FieldRef> = own.iter().filter(is_new).collect();
+    if further.is_empty() {
+        return Ok(());
+    }
     let all: Fields = known.iter().map(|(field, _)| field.clone()).collect();
-    for field in own.iter().filter(|field| all.find(field.name()).is_none()) {
+    for field in &further {
         if let Some(other) = alike(field.name(), &all, own) {
             let from = known.iter().find(|(field, _)| field.name() == other.name()).map_or(0, |(_, from)| *from);
             return Err(Error::invalid(format!(
@@ -100,7 +106,7 @@ fn check_names(file: &PinnedFile, own: &Fields, known: &[(Field, usize)], files:
             .with_hint(format!("write the files with one name; {NULL} makes two columns of them")));
         }
     }
-    if own.is_empty() || all.is_empty() || own.iter().any(|field| all.find(field.name()).is_some()) {
+    if further.len() < own.len() || all.is_empty() {
         return Ok(());
     }
     let shown = |fields: &Fields| {
