@@ -72,7 +72,7 @@ pub(crate) fn insert(command: &Command, mut arguments: Vec<OsString>) -> Result<
     let flags: Vec<_> = source
         .options(&name)?
         .into_iter()
-        .filter(|option| !is_given(&given, option.flag))
+        .filter(|option| !is_given(&given, option.flag) && !is_of_reader(&given, &option.name))
         .filter_map(|option| {
             lines.insert(option.name.clone(), option.line);
             option.as_flag()
@@ -88,6 +88,12 @@ pub(crate) fn insert(command: &Command, mut arguments: Vec<OsString>) -> Result<
 fn is_given(given: &ArgMatches, flag: &Arg) -> bool {
     let source = given.value_source(flag.get_id().as_str());
     matches!(source, Some(ValueSource::CommandLine | ValueSource::EnvVariable))
+}
+
+/// Whether the option is the server of a reader that reads a script, or that a variable names.
+fn is_of_reader(given: &ArgMatches, name: &str) -> bool {
+    let has_script = given.try_get_one::<PathBuf>("file").is_ok_and(|file| file.is_some());
+    name == "connect" && (has_script || std::env::var_os("FOREBAY_URI").is_some_and(|uri| !uri.is_empty()))
 }
 
 /// An option in the file.
@@ -185,7 +191,8 @@ impl<'a> Source<'a> {
             }
             value => word(value),
         };
-        let value = value.ok_or_else(|| wrong("a table or a date").with_hint("write a word, a number or a list"))?;
+        let hint = "write a word, a number below 2^63 or a list; a larger number in quotes";
+        let value = value.ok_or_else(|| wrong("what no flag takes").with_hint(hint))?;
         if is_switch(flag) && !["true", "false"].contains(&value.as_str()) {
             return Err(wrong(&format!("\"{value}\"")).with_hint("write true or false").into());
         }

@@ -113,15 +113,24 @@ impl Arguments {
     fn read() -> Self {
         let mut command = environment::add(Self::command());
         let given = config::insert(&command, std::env::args_os().collect()).unwrap_or_else(|error| {
-            LogFormat::Text.end(&text(&error), exit::code(&error));
+            LogFormat::before_parsing().end(&text(&error), exit::code(&error));
             std::process::exit(exit::code(&error).into())
         });
         let matches = command.try_get_matches_from_mut(given.arguments());
         let read = matches.and_then(|matches| Self::from_arg_matches(&matches));
         read.unwrap_or_else(|error| {
             let error = error.format(&mut command);
-            let _ = error.print();
-            given.place_of(&error).into_iter().for_each(|place| output::note(&format!("\n{place}")));
+            let place = given.place_of(&error);
+            match LogFormat::before_parsing() {
+                LogFormat::Json if error.use_stderr() => {
+                    let text = format!("{error}{}", place.unwrap_or_default());
+                    LogFormat::Json.end(text.trim(), error.exit_code().try_into().unwrap_or(2));
+                }
+                _ => {
+                    let _ = error.print();
+                    place.into_iter().for_each(|place| output::note(&format!("\n{place}")));
+                }
+            }
             std::process::exit(error.exit_code())
         })
     }

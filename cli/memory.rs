@@ -26,7 +26,7 @@ impl MemoryDefaults {
     /// Half of the control group's limit for windows, and at most a quarter for joined tables. The rest is for the
     /// batches being computed, connections and the program.
     pub(crate) fn of_this_process() -> Self {
-        Self::of(group_limit(Path::new("/")))
+        Self::of(group_limit(Path::new("/")).map(|limit| limit.min(machine_bytes(Path::new("/")).unwrap_or(limit))))
     }
 
     fn of(group_bytes: Option<u64>) -> Self {
@@ -34,6 +34,14 @@ impl MemoryDefaults {
         let lookup_bytes = group_bytes.map_or(LOOKUP_BYTES, |limit| (limit / 4).clamp(1, LOOKUP_BYTES));
         Self { group_bytes, windows_bytes, lookup_bytes }
     }
+}
+
+/// The memory of the machine. A limit above it limits nothing.
+fn machine_bytes(root: &Path) -> Option<u64> {
+    let memory = std::fs::read_to_string(root.join("proc/meminfo")).ok()?;
+    let total = memory.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kilobytes: u64 = total.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kilobytes.checked_mul(1024)
 }
 
 /// The least limit of this process's control group and of those above it, of either version. `root` is the folder that
@@ -108,6 +116,15 @@ mod tests {
         assert_eq!(limit(groups, &[("memory/memory.limit_in_bytes", "536870912\n")]), Some(512 << 20));
         // Another controller's files do not count.
         assert_eq!(limit("4:memory:/a\n", &[("cpu/a/memory.limit_in_bytes", "1024\n")]), None);
+    }
+
+    #[test]
+    fn the_memory_of_the_machine_is_known() {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        assert_eq!(machine_bytes(root.path()), None);
+        std::fs::create_dir(root.path().join("proc")).expect("a folder");
+        std::fs::write(root.path().join("proc/meminfo"), "MemFree: 7 kB\nMemTotal:       24569452 kB\n").expect("a file");
+        assert_eq!(machine_bytes(root.path()), Some(24_569_452 * 1024));
     }
 
     #[test]

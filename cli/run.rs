@@ -135,12 +135,12 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
     };
     let mut last = None;
     // Install the handler before the loop, so that a signal that arrives while a line is printed is not lost.
-    let mut interrupt = signal(SignalKind::interrupt())?;
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     while arguments.steps.is_none_or(|steps| summary.batches < steps) {
         let batch = tokio::select! {
             // Poll the signal first: the next batch may always be ready.
             biased;
-            _ = interrupt.recv() => {
+            _ = async { tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} } } => {
                 bar.finish_and_clear();
                 opened.source.close().await;
                 return Err(interrupted(last.as_ref()));

@@ -132,12 +132,13 @@ impl Signals {
     }
 }
 
-/// Runs a server to its end, unless the user interrupts the process a second time.
+/// Runs a server to its end, unless the process is told to stop a second time.
 pub(crate) async fn until_interrupted_again(serving: impl Future<Output = forebay_engine::Result<()>>) -> Result<()> {
-    let mut interrupt = signal(SignalKind::interrupt())?;
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let again = async {
-        interrupt.recv().await;
-        interrupt.recv().await;
+        for _ in 0..2 {
+            tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
+        }
     };
     tokio::select! {
         served = serving => Ok(served?),

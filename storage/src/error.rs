@@ -108,7 +108,7 @@ impl Error {
             StoreError::JoinError { .. } => (ErrorKind::Internal, format!("reading \"{place}\" was interrupted")),
             _ => match io_kind(&source) {
                 Some(std::io::ErrorKind::PermissionDenied) => {
-                    (ErrorKind::Invalid, format!("\"{place}\" may not be accessed: {}", innermost(&source)))
+                    (ErrorKind::Denied, format!("\"{place}\" may not be accessed: {}", innermost(&source)))
                 }
                 Some(std::io::ErrorKind::NotADirectory) => (ErrorKind::NotFound, format!("\"{place}\" does not exist")),
                 Some(std::io::ErrorKind::IsADirectory) => {
