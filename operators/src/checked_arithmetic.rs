@@ -229,7 +229,6 @@ mod tests {
     use std::sync::Arc;
 
     use arrow::array::{Date32Array, Decimal128Array, Int8Array, Int64Array, RecordBatch, UInt8Array};
-    use arrow::compute::kernels::numeric::add_wrapping;
     use datafusion::logical_expr::execution_props::ExecutionProps;
     use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
     use datafusion::physical_expr::create_physical_expr;
@@ -300,20 +299,5 @@ mod tests {
         assert!(digits.starts_with("overflow in Decimal128(38, 0) + Decimal128(38, 0): 9999"), "{digits}");
         let date = compute("day + INTERVAL '6000000 years'", 0).unwrap_err();
         assert!(date.starts_with("overflow in Date32 + Interval(MonthDayNano): 2024-10-04 + "), "{date}");
-    }
-
-    /// Prints what checking costs. It is not asserted, because it depends on the machine.
-    #[test]
-    fn a_million_sums() {
-        let numbers = Int64Array::from_iter_values(0..1_000_000);
-        let time = |kernel: fn(&dyn Datum, &dyn Datum) -> Result<ArrayRef, ArrowError>| {
-            let once = |_| {
-                let start = std::time::Instant::now();
-                assert_eq!(kernel(&numbers, &numbers).unwrap().len(), 1_000_000);
-                start.elapsed()
-            };
-            (0..20).map(once).min().unwrap()
-        };
-        println!("a million sums: {:?} wrapping, {:?} checked", time(add_wrapping), time(add));
     }
 }

@@ -311,7 +311,6 @@ fn statements(seed: u64) -> Vec<String> {
 #[tokio::test]
 async fn messages_are_in_our_form() {
     let seed = std::env::var("FOREBAY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(20_u64);
-    println!("FOREBAY_SEED={seed}");
     let session = session().await;
     let (mut wrong, mut found) = (0, Vec::new());
     for statement in statements(seed) {
@@ -330,9 +329,8 @@ async fn messages_are_in_our_form() {
             found.push(format!("{statement}\n  does not begin in lower case\n{message}\n"));
         }
     }
-    println!("{wrong} wrong statements");
-    assert!(found.is_empty(), "{} messages:\n{}", found.len(), found.join("\n"));
-    assert!(wrong >= 300, "only {wrong} statements were wrong");
+    assert!(found.is_empty(), "FOREBAY_SEED={seed}: {} messages:\n{}", found.len(), found.join("\n"));
+    assert!(wrong >= 300, "FOREBAY_SEED={seed}: only {wrong} statements were wrong");
 }
 
 /// Whether a message begins with a word of SQL, or with a type: `Int64 + Int64 overflows`.

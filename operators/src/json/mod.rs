@@ -262,7 +262,6 @@ mod tests {
     use arrow::array::{Array, AsArray, StringArray};
     use arrow::datatypes::Int64Type;
 
-    use super::*;
     use crate::testing::{column, sql};
 
     const TEXT: &str = r#"{"a": [1.50, {"b": "x\u00e9\n"}, null], "n": -1}"#;
