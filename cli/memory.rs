@@ -123,7 +123,8 @@ mod tests {
         let root = tempfile::tempdir().expect("a temporary folder");
         assert_eq!(machine_bytes(root.path()), None);
         std::fs::create_dir(root.path().join("proc")).expect("a folder");
-        std::fs::write(root.path().join("proc/meminfo"), "MemFree: 7 kB\nMemTotal:       24569452 kB\n").expect("a file");
+        std::fs::write(root.path().join("proc/meminfo"), "MemFree: 7 kB\nMemTotal:       24569452 kB\n")
+            .expect("a file");
         assert_eq!(machine_bytes(root.path()), Some(24_569_452 * 1024));
     }
 

@@ -20,12 +20,12 @@ use crate::listing;
 use crate::path_columns::{PathColumns, PathValues};
 use crate::pinned::PinnedFile;
 use crate::snapshot::Snapshot;
-use crate::source_file::{RowGroup, RowRange};
+use crate::source_file::{Cuts, RowGroup, RowRange};
 use crate::statistics::{ColumnStatistics, Of, RangeStatistics};
 use crate::{Error, Result, Stores};
 
 /// Files whose footers are read to measure a dataset.
-const MEASURED_FILES_MAX: usize = 64;
+const MEASURED_FILES_MAX: usize = 16;
 
 /// The definition of a dataset.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -147,7 +147,9 @@ impl Dataset {
         check_names(&file_schema, &files)?;
         let schema = path_values.with_columns_of(&file_schema, files.first())?;
         let snapshot = Arc::new(Snapshot::new(format, &schema, &files, groups));
-        if let Some(keeping) = keeping.filter(|keeping| begun.elapsed() >= keeping.after) {
+        // Names that are data are listed again, so nothing would be saved.
+        let is_read = !spec.format.descriptor().names_are_data;
+        if let Some(keeping) = keeping.filter(|keeping| is_read && begun.elapsed() >= keeping.after) {
             keeping.put(stores, &spec, &files, &schema, &snapshot).await;
         }
         Ok(Self { inner: Arc::new(DatasetInner { spec, schema, file_schema, path_values, snapshot, files, reader }) })
@@ -244,6 +246,16 @@ impl Dataset {
     /// Whether reading texts as dictionaries is cheaper than reading them as plain texts.
     pub fn has_dictionaries(&self) -> bool {
         self.inner.spec.format.descriptor().has_dictionaries
+    }
+
+    /// Whether a column is in the names of folders rather than in files.
+    pub fn is_path_column(&self, column: usize) -> bool {
+        column >= self.inner.file_schema.fields().len()
+    }
+
+    /// Whether parts of a range can be read without reading much more than the parts.
+    pub fn reads_parts(&self, range: &RowRange) -> bool {
+        self.find(range).is_ok_and(|(_, groups)| groups[range.group as usize].cuts != Cuts::Nowhere)
     }
 
     /// Reads `columns` of `schema()`, in that order, for the rows in `range`.

@@ -7,8 +7,14 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, BooleanArray, UInt64Array};
+use arrow::datatypes::{DataType, Schema};
 use datafusion::common::pruning::PruningStatistics;
 use datafusion::common::{Column, ScalarValue};
+use datafusion::logical_expr::Operator;
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::expressions::{
+    BinaryExpr, CastExpr, Column as PhysicalColumn, InListExpr, IsNotNullExpr, IsNullExpr, LikeExpr, Literal, NotExpr,
+};
 use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_optimizer::pruning::{PruningPredicate, PruningPredicateBuilder};
 use datafusion::physical_plan::ExecutionPlan;
@@ -38,6 +44,9 @@ impl Pruning {
             Some((column.name().to_owned(), at))
         });
         let columns: Vec<(String, usize)> = columns.collect();
+        if !follows_from_bounds(filter.predicate(), &conjunct.leaf_schema) {
+            return None;
+        }
         let builder = PruningPredicateBuilder::new().with_file_schema(Arc::clone(&conjunct.leaf_schema));
         let predicate = builder.build(Arc::clone(filter.predicate()))?;
         (!columns.is_empty() && !predicate.always_true()).then_some(Self { predicate, columns })
@@ -46,20 +55,50 @@ impl Pruning {
     /// The parts of `range` whose rows may pass the condition.
     pub(crate) async fn possible(&self, dataset: &Dataset, range: &RowRange) -> Result<Vec<RowRange>> {
         let columns: Vec<usize> = self.columns.iter().map(|(_, column)| *column).collect();
-        match self.refute(dataset.statistics(range, &columns, Of::Groups).await?) {
-            possible if possible.is_empty() => Ok(possible),
-            _ => Ok(self.refute(dataset.statistics(range, &columns, Of::Pages).await?)),
+        let possible = self.refute(dataset.statistics(range, &columns, Of::Groups).await?);
+        if possible.is_empty() || columns.iter().all(|column| dataset.is_path_column(*column)) {
+            return Ok(possible);
         }
+        Ok(self.refute(dataset.statistics(range, &columns, Of::Pages).await?))
     }
 
     /// The parts that the bounds do not refute.
     fn refute(&self, statistics: RangeStatistics) -> Vec<RowRange> {
         let bounds = Bounds { statistics, columns: &self.columns };
-        // A condition that fails on a bound, such as one that overflows, may also fail on a row.
+        // Nothing is known from bounds that cannot be compared.
         let possible = self.predicate.prune(&bounds).unwrap_or_else(|_| vec![true; bounds.num_containers()]);
         let parts = bounds.statistics.parts.into_iter().zip(possible);
         parts.filter(|(_, possible)| *possible).map(|(part, _)| part).collect()
     }
+}
+
+/// Whether bounds on columns say what the condition gives for all values between them, and it fails for none. Functions,
+/// and casts that lose something or may fail, do not: a row that they fail on is a bad row.
+fn follows_from_bounds(condition: &Arc<dyn PhysicalExpr>, schema: &Schema) -> bool {
+    use Operator::{And, Eq, Gt, GtEq, IsDistinctFrom, IsNotDistinctFrom, Lt, LtEq, NotEq, Or};
+
+    let own = if let Some(binary) = condition.downcast_ref::<BinaryExpr>() {
+        matches!(binary.op(), And | Or | Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom)
+    } else if let Some(like) = condition.downcast_ref::<LikeExpr>() {
+        !like.case_insensitive()
+    } else if let Some(cast) = condition.downcast_ref::<CastExpr>() {
+        cast.expr().data_type(schema).is_ok_and(|from| is_widened(&from, cast.cast_type()))
+    } else {
+        condition.is::<PhysicalColumn>()
+            || condition.is::<Literal>()
+            || condition.is::<NotExpr>()
+            || condition.is::<IsNullExpr>()
+            || condition.is::<IsNotNullExpr>()
+            || condition.is::<InListExpr>()
+    };
+    own && condition.children().into_iter().all(|part| follows_from_bounds(part, schema))
+}
+
+/// Whether all integers of one type are integers of the other.
+fn is_widened(from: &DataType, to: &DataType) -> bool {
+    let width = |data_type: &DataType| data_type.primitive_width().unwrap_or(0);
+    let is_signed = |data_type: &DataType| data_type.is_signed_integer();
+    from.is_integer() && to.is_integer() && width(from) < width(to) && (is_signed(to) || !is_signed(from))
 }
 
 /// The filter directly above the leaf.

@@ -58,6 +58,9 @@ pub(crate) struct Transformed {
 /// The most bytes of results of rows whose results do not fit into one array, such as images of gigabytes.
 const SPLIT_RESULT_BYTES_MAX: u64 = 4 << 30;
 
+/// The most parts of a row range that are read while those between them are skipped.
+const PARTS_MAX: usize = 16;
+
 /// The most characters of a bad row's reason.
 const REASON_CHARS_MAX: usize = 2000;
 
@@ -127,21 +130,13 @@ impl Stage {
             .get_or_init(|| lowest.into_iter().flat_map(|select| &select.conjuncts).filter_map(Pruning::of).collect());
         let mut parts = vec![range];
         for condition in pruning {
-            let mut possible = Vec::with_capacity(parts.len());
-            for part in &parts {
-                possible.extend(condition.possible(dataset, part).await?);
+            parts = common(&parts, &condition.possible(dataset, &range).await?);
+            if parts.is_empty() {
+                return Ok(parts);
             }
-            parts = possible;
         }
-        // Without a gap between them, two parts are read as one.
-        parts.dedup_by(|next, part| {
-            let follows = part.first_row + part.rows == next.first_row;
-            if follows {
-                (part.rows, part.bytes) = (part.rows + next.rows, part.bytes + next.bytes);
-            }
-            follows
-        });
-        Ok(parts)
+        let most = if dataset.reads_parts(&range) { PARTS_MAX } else { 1 };
+        Ok(joined(parts, most))
     }
 
     /// Reads text columns as dictionaries where only the transform uses them, and only to compute numbers.
@@ -337,6 +332,45 @@ impl Stage {
     }
 }
 
+/// The rows of a range that are in both lists of its parts, which ascend.
+fn common(these: &[RowRange], those: &[RowRange]) -> Vec<RowRange> {
+    let end = |part: &RowRange| part.first_row + part.rows;
+    let (mut at, mut other, mut found) = (0, 0, Vec::new());
+    while let (Some(this), Some(that)) = (these.get(at), those.get(other)) {
+        let (first_row, last) = (this.first_row.max(that.first_row), end(this).min(end(that)));
+        if first_row < last {
+            let smaller = if this.rows < that.rows { this } else { that };
+            let bytes = u128::from(smaller.bytes) * u128::from(last - first_row) / u128::from(smaller.rows.max(1));
+            found.push(RowRange { first_row, rows: last - first_row, bytes: bytes as u64, ..*this });
+        }
+        match end(this) <= end(that) {
+            true => at += 1,
+            false => other += 1,
+        }
+    }
+    found
+}
+
+/// At most `most` parts, joined across the smallest gaps.
+fn joined(mut parts: Vec<RowRange>, most: usize) -> Vec<RowRange> {
+    let gap = |pair: &[RowRange]| pair[1].first_row - (pair[0].first_row + pair[0].rows);
+    let mut gaps: Vec<u64> = parts.windows(2).map(gap).filter(|gap| *gap > 0).collect();
+    gaps.sort_unstable_by(|a, b| b.cmp(a));
+    // A gap as large as the last that stays may be closed, too.
+    let closed = gaps.get(most - 1).copied().unwrap_or(0);
+    parts.dedup_by(|next, part| {
+        let gap = next.first_row - (part.first_row + part.rows);
+        let joins = gap <= closed;
+        if joins {
+            let read = part.rows + next.rows;
+            let bytes = u128::from(part.bytes + next.bytes) * u128::from(read + gap) / u128::from(read.max(1));
+            (part.rows, part.bytes) = (read + gap, bytes as u64);
+        }
+        joins
+    });
+    parts
+}
+
 #[cfg(test)]
 mod tests {
     use arrow::array::{ArrayRef, BinaryArray, Int64Array};
@@ -347,6 +381,28 @@ mod tests {
     use super::*;
     use crate::function::{CallError, Function};
     use crate::session::Session;
+
+    fn parts(rows: &[(u64, u64)]) -> Vec<RowRange> {
+        let part = |&(first_row, rows): &(u64, u64)| RowRange { file: 0, group: 0, first_row, rows, bytes: 10 * rows };
+        rows.iter().map(part).collect()
+    }
+
+    #[test]
+    fn conditions_keep_the_rows_that_all_of_them_keep() {
+        assert_eq!(common(&parts(&[(0, 10), (20, 10)]), &parts(&[(5, 20)])), parts(&[(5, 5), (20, 5)]));
+        assert_eq!(common(&parts(&[(0, 100)]), &parts(&[(5, 1), (7, 2)])), parts(&[(5, 1), (7, 2)]));
+        assert_eq!(common(&parts(&[(0, 5)]), &parts(&[(5, 5)])), []);
+    }
+
+    #[test]
+    fn parts_are_joined_across_small_gaps() {
+        let scattered = parts(&[(0, 10), (10, 5), (16, 4), (30, 1), (33, 1)]);
+        let rows = |most| joined(scattered.clone(), most).iter().map(|it| (it.first_row, it.rows)).collect::<Vec<_>>();
+        assert_eq!(rows(16), [(0, 15), (16, 4), (30, 1), (33, 1)]);
+        assert_eq!(rows(3), [(0, 20), (30, 1), (33, 1)]);
+        assert_eq!(rows(2), [(0, 20), (30, 4)]);
+        assert_eq!(rows(1), [(0, 34)]);
+    }
 
     #[tokio::test]
     async fn results_that_share_a_buffer_count_once() {

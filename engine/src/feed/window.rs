@@ -12,6 +12,7 @@ use arrow::compute::{concat, concat_batches, interleave};
 use forebay_delivery::WindowId;
 use forebay_operators::random_key;
 use forebay_storage::{BadRead, RangeRows};
+use futures::future::try_join_all;
 use futures::{StreamExt, TryStreamExt, stream};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -75,11 +76,10 @@ impl Window {
                 let reader = Arc::clone(core);
                 let mut task = core.executor.spawn(async move {
                     let (columns, categories) = (reader.stage.read_columns(), reader.stage.read_categories());
-                    let mut read = Vec::new();
-                    for part in reader.stage.possible(&reader.dataset, range).await? {
-                        read.push(reader.dataset.read_with_dictionaries(&part, columns, categories).await?);
-                    }
-                    Ok::<_, Error>(read)
+                    let parts = reader.stage.possible(&reader.dataset, range).await?;
+                    let read =
+                        parts.iter().map(|part| reader.dataset.read_with_dictionaries(part, columns, categories));
+                    Ok::<_, Error>(try_join_all(read).await?)
                 });
                 async move { task.join().await? }
             })

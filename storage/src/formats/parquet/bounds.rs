@@ -20,8 +20,8 @@ use super::thrift::{Kind, Struct, Walk};
 use crate::source_file::RowRange;
 use crate::statistics::ColumnStatistics;
 
-/// Maximum bytes of the column index of one column of a row group.
-const INDEX_BYTES_MAX: u64 = 16 << 20;
+/// Maximum bytes of a column index for each page.
+const PAGE_INDEX_BYTES_MAX: u64 = 4 << 10;
 
 static COLUMN_INDEX: Struct = Struct {
     name: "ColumnIndex",
@@ -88,13 +88,15 @@ impl StoredColumn<'_> {
         Ok(of_group.map(|bounds| of_part(&bounds, 0, group.num_rows().max(0) as u64, rows)))
     }
 
-    /// Where the column index lies, if it says something and can be read.
-    pub(super) fn index(&self) -> Option<Range<u64>> {
+    /// Where the column index lies in a file of this size, if it says something and can be read.
+    pub(super) fn index(&self, file_bytes: u64) -> Option<Range<u64>> {
         let start = u64::try_from(self.chunk().column_index_offset()?).ok()?;
         let length = u64::try_from(self.chunk().column_index_length()?).ok()?;
-        let is_usable =
-            self.is_bounded() && length <= INDEX_BYTES_MAX && self.footer.metadata().offset_index().is_some();
-        is_usable.then_some(start..start.checked_add(length)?)
+        let end = start.checked_add(length)?;
+        let pages =
+            self.footer.metadata().offset_index()?.get(self.group)?.get(self.leaf)?.page_locations().len() as u64;
+        let is_usable = self.is_bounded() && end <= file_bytes && length <= (pages + 1) * PAGE_INDEX_BYTES_MAX;
+        is_usable.then_some(start..end)
     }
 
     /// The bounds in each page, from the bytes of the column index.
@@ -103,11 +105,11 @@ impl StoredColumn<'_> {
         index: Range<u64>,
         bytes: Bytes,
     ) -> Result<Option<PageBounds>, ParquetError> {
-        if Walk::new(&bytes).structure(&COLUMN_INDEX).is_err() {
-            return Ok(None);
-        }
         let metadata = self.footer.metadata();
         let Some(offsets) = metadata.offset_index() else { return Ok(None) };
+        if !has_pages(&bytes, offsets[self.group][self.leaf].page_locations().len()) {
+            return Ok(None);
+        }
         // The reader reads the indexes of all columns that have one.
         let group = metadata.row_group(self.group);
         let chunks = group.columns().iter().enumerate().map(|(leaf, chunk)| match leaf == self.leaf {
@@ -134,6 +136,20 @@ impl StoredColumn<'_> {
         let bounds = conformed(&min, &max, nulls, self.field);
         Ok(bounds.map(|bounds| PageBounds { rows: rows.collect(), bounds }))
     }
+}
+
+/// Whether a column index can be read and has bounds for this many pages.
+fn has_pages(index: &[u8], pages: usize) -> bool {
+    let mut fits = true;
+    let walked = Walk::new(index).fields(&COLUMN_INDEX, |walk, id| {
+        if !matches!(id, 2 | 3) {
+            return Ok(false);
+        }
+        let bounds = walk.list(&Kind::Binary)?;
+        fits &= bounds == pages;
+        (0..bounds).try_for_each(|_| walk.binary().map(drop)).map(|()| true)
+    });
+    walked.is_ok() && fits
 }
 
 impl PageBounds {

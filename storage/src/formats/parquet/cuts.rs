@@ -17,6 +17,8 @@ use crate::source_file::{Cuts, RowGroup};
 const PIECE_BYTES: u64 = 1 << 20;
 /// Bytes in the file of a row group that is cut anywhere. Decoding its pages again costs little.
 const SMALL_GROUP_BYTES: u64 = 1 << 20;
+/// Maximum number of pieces of a row group.
+const PIECES_MAX: u64 = 1 << 14;
 /// The part of a row group's bytes that its pieces may read again.
 const READ_AGAIN_PART: u64 = 40;
 
@@ -84,8 +86,9 @@ impl<'a> GroupPages<'a> {
         if self.bytes <= SMALL_GROUP_BYTES && budget >= self.bytes {
             return (Cuts::Anywhere, self.bytes);
         }
-        let candidates = self.candidates();
-        let mut pieces = (group.bytes / PIECE_BYTES).min(candidates.len() as u64 + 1);
+        let most = (group.bytes / PIECE_BYTES).min(PIECES_MAX);
+        let candidates = self.candidates(most);
+        let mut pieces = most.min(candidates.len() as u64 + 1);
         while pieces > 1 {
             let chosen = nearest_to_even(&candidates, group.rows, pieces);
             let divided: u64 = chosen.iter().map(|cut| cut.divided).sum();
@@ -99,12 +102,16 @@ impl<'a> GroupPages<'a> {
         (Cuts::Nowhere, 0)
     }
 
-    /// The beginnings of the pages of the column with most bytes: cutting its pages would cost most.
-    fn candidates(&self) -> Vec<Candidate> {
+    /// Beginnings of pages of the column with most bytes: cutting its pages would cost most. There are at least as many
+    /// as `pieces`, if there are so many pages.
+    fn candidates(&self, pieces: u64) -> Vec<Candidate> {
         let bytes = |pages: &[PageLocation]| pages.iter().map(page_bytes).sum::<u64>();
         let Some(largest) = self.columns.iter().max_by_key(|pages| bytes(pages)) else { return Vec::new() };
         let mut rows: Vec<i64> = largest.iter().skip(1).map(|page| page.first_row_index).collect();
         rows.dedup();
+        // More would not be used.
+        let step = rows.len().div_ceil(4 * usize::try_from(pieces).unwrap_or(usize::MAX).max(1)).max(1);
+        let rows: Vec<i64> = rows.into_iter().step_by(step).collect();
         let divided = |row: i64| {
             let at_cut = |pages: &&[PageLocation]| {
                 let after = pages.partition_point(|page| page.first_row_index < row);

@@ -13,13 +13,13 @@ use bytes::Bytes;
 use forebay_diagnostics::panic_text;
 use futures::TryStreamExt;
 use futures::future::{BoxFuture, FutureExt};
-use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, RowSelection, RowSelector};
+use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
 use parquet::arrow::async_reader::AsyncFileReader;
 use parquet::arrow::{ParquetRecordBatchStreamBuilder, ProjectionMask};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::ParquetMetaData;
 
-use super::pages::Pages;
+use super::pages::{Pages, selection};
 use super::shared::SharedBytes;
 use crate::pinned::PinnedFile;
 use crate::source_file::{RowGroup, RowRange};
@@ -54,9 +54,7 @@ pub(super) async fn decode(
         .with_row_groups(vec![number])
         .with_batch_size(at_a_time as usize);
     if let Some(rows) = selected {
-        let (skipped, selected) = (rows.start as usize, (rows.end - rows.start) as usize);
-        let selection = RowSelection::from(vec![RowSelector::skip(skipped), RowSelector::select(selected)]);
-        builder = builder.with_row_selection(selection);
+        builder = builder.with_row_selection(selection(&rows));
     }
     let stream = builder.build()?;
     let schema = Arc::clone(stream.schema());
@@ -111,8 +109,7 @@ impl AsyncFileReader for PinnedReader {
         async move {
             let wanted = self.pages.wanted();
             if !wanted.iter().map(|wanted| &wanted.range).eq(&ranges) {
-                let path = self.file.path();
-                return Err(external(Error::internal(format!("pages of \"{path}\" are read that were not planned"))));
+                return Err(external(damaged(&self.file, "its offset index contradicts itself")));
             }
             let fetched = self.shared.read(self.number, &self.file, &wanted).await.map_err(external)?;
             self.pages.check(&fetched).map_err(|problem| external(damaged(&self.file, &problem)))?;

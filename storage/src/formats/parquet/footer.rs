@@ -186,6 +186,12 @@ pub(super) fn row_groups(file: &PinnedFile, metadata: &ParquetMetaData) -> Resul
         if !(0..=GROUP_ROWS_MAX).contains(&rows) {
             return Err(damaged(file, &format!("row group {index} claims {rows} rows")));
         }
+        let is_before = |c: &ColumnChunkMetaData| {
+            c.data_page_offset() < 0 || c.compressed_size() < 0 || c.dictionary_page_offset().is_some_and(|at| at < 0)
+        };
+        if group.columns().iter().any(is_before) {
+            return Err(damaged(file, &format!("row group {index} has a column before the beginning of the file")));
+        }
         if let Some(bytes) = group.columns().iter().map(|c| fixed_bytes(c, rows)).find(|bytes| *bytes > FIXED_BYTES_MAX)
         {
             return Err(damaged(file, &format!("row group {index} claims {bytes} bytes of values of a fixed length")));

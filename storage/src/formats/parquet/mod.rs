@@ -197,15 +197,16 @@ impl ParquetReader {
             for Wanted { range: place, is_shared } in pages.wanted() {
                 let length = place.end - place.start;
                 match (is_shared, seen.insert(place.start)) {
-                    (false, _) => bytes.own += length,
-                    (true, true) => bytes.shared += length,
-                    (true, false) => bytes.again += length,
+                    (false, _) => bytes.own = bytes.own.saturating_add(length),
+                    (true, true) => bytes.shared = bytes.shared.saturating_add(length),
+                    (true, false) => bytes.again = bytes.again.saturating_add(length),
                 }
             }
             if groups.insert(range.group) {
                 let chunks = metadata.row_group(range.group as usize).columns().iter().enumerate();
                 let chunks = chunks.filter(|(leaf, _)| mask.leaf_included(*leaf));
-                bytes.stored += chunks.map(|(_, chunk)| chunk.byte_range().1).sum::<u64>();
+                let stored = chunks.map(|(_, chunk)| chunk.byte_range().1);
+                bytes.stored = stored.fold(bytes.stored, u64::saturating_add);
             }
         }
         Ok(Some(bytes))
@@ -259,7 +260,7 @@ impl ParquetReader {
         let mut known = Vec::with_capacity(request.columns.len());
         for (&column, field) in request.columns.iter().zip(request.output.fields()) {
             let stored = footer.stored(range.group, column, field);
-            known.push(match stored.and_then(|stored| Some((stored, stored.index()?))) {
+            known.push(match stored.and_then(|stored| Some((stored, stored.index(request.file.size())?))) {
                 Some((stored, index)) => {
                     let wanted = [Wanted { range: index.clone(), is_shared: true }];
                     let read = self.shared.read(range.file, request.file, &wanted).await?.swap_remove(0);

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parquet::arrow::ProjectionMask;
+use parquet::arrow::arrow_reader::{RowSelection, RowSelector};
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData};
 use parquet::file::page_index::offset_index::PageLocation;
 
@@ -75,13 +76,17 @@ impl Pages {
                 (Some(pages), Some(rows)) => {
                     let part = |range: Range<u64>, is_shared| Part { pages: vec![range.clone()], range, is_shared };
                     let dictionary = dictionary(start, pages).map(|range| part(range, true));
-                    let ends = pages.iter().skip(1).map(first_row).chain([group_rows]);
-                    let of_rows = pages.iter().zip(ends).filter(|(page, end)| {
-                        // A page without rows of its own lies where the next page begins.
-                        first_row(page) < rows.end && *end > rows.start && first_row(page) < *end
+                    let has_others = |range: &Range<u64>| {
+                        let at = pages.partition_point(|page| (page.offset as u64) < range.start);
+                        let first = pages.get(at).map_or(0, first_row);
+                        let end = pages.get(at + 1).map_or(group_rows, first_row);
+                        // A record may begin in a page and go on in the next, which then has the same first row.
+                        first < rows.start || end > rows.end || first == end
+                    };
+                    let data = selection(rows).scan_ranges(pages).into_iter().map(|range| {
+                        let is_shared = has_others(&range);
+                        part(range, is_shared)
                     });
-                    let data =
-                        of_rows.map(|(page, end)| part(place(page), first_row(page) < rows.start || end > rows.end));
                     dictionary.into_iter().chain(data).collect()
                 }
             };
@@ -119,6 +124,12 @@ impl Pages {
         }
         Ok(())
     }
+}
+
+/// The rows of a row group to read, for the decoder.
+pub(super) fn selection(rows: &Range<u64>) -> RowSelection {
+    let (skipped, selected) = (rows.start as usize, (rows.end - rows.start) as usize);
+    RowSelection::from(vec![RowSelector::skip(skipped), RowSelector::select(selected)])
 }
 
 fn first_row(page: &PageLocation) -> u64 {
