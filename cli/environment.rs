@@ -36,8 +36,8 @@ fn with_variable(flag: Arg) -> Arg {
 }
 
 /// Whether a variable means nothing: it is empty, or Kubernetes set it. For a service named `forebay` or
-/// `forebay-metrics`, Kubernetes sets `FOREBAY_PORT` or `FOREBAY_METRICS_PORT` in each container of the namespace to a URL
-/// such as `tcp://10.0.0.1:7070`.
+/// `forebay-metrics`, Kubernetes sets `FOREBAY_PORT` or `FOREBAY_METRICS_PORT` in each container of the namespace to a
+/// URL such as `tcp://10.0.0.1:7070`.
 fn is_unset(variable: &OsStr, value: &OsStr) -> bool {
     let is_of_kubernetes = variable.to_string_lossy().ends_with("_PORT") && value.to_string_lossy().contains("://");
     value.is_empty() || is_of_kubernetes

@@ -314,8 +314,8 @@ impl Dataset {
         RangeRows::numbered(&schema, decoded, range.rows, first_sample_id)
     }
 
-    /// Bounds on the values of `columns` of `schema()` in parts of `range`, without reading its rows. Opens the file only
-    /// if a column is in it.
+    /// Bounds on the values of `columns` of `schema()` in parts of `range`, without reading its rows. Opens the file
+    /// only if a column is in it.
     pub async fn statistics(&self, range: &RowRange, columns: &[usize], of: Of) -> Result<RangeStatistics> {
         let inner = &*self.inner;
         let own = inner.file_schema.fields().len();

@@ -223,7 +223,7 @@ mod tests {
         let io = std::io::Error::from(std::io::ErrorKind::PermissionDenied);
         let store = StoreError::Generic { store: "LocalFileSystem", source: Box::new(io) };
         let error = Error::from_store("/data/a.parquet", store);
-        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert_eq!(error.kind(), ErrorKind::Denied);
         assert_eq!(error.to_string(), "\"/data/a.parquet\" may not be accessed: permission denied");
     }
 

@@ -211,8 +211,8 @@ async fn list_folder(place: &StoreLocation, format: &FormatDescriptor) -> Result
     )))
 }
 
-/// All objects below `folder`, in any order. A store lists a page of a thousand after the other, so its folders are listed
-/// at the same time.
+/// All objects below `folder`, in any order. A store lists a page of a thousand after the other, so its folders are
+/// listed at the same time.
 async fn objects(place: &StoreLocation, folder: &Path) -> Result<BoxStream<'static, object_store::Result<ObjectMeta>>> {
     if place.is_local() {
         return Ok(place.store.list(Some(folder)));

@@ -34,7 +34,8 @@ where
     stream::iter(files.iter().map(work)).buffered(at_once).try_collect().boxed()
 }
 
-/// Runs `work` on all files, several at a time, and passes each result through `then`, in the files' order, as soon as those before it are there.
+/// Runs `work` on all files, several at a time, and passes each result through `then`, in the files' order, as soon as
+/// all results before it exist.
 pub(crate) fn for_all_then<'a, T, U, F>(
     files: &'a [PinnedFile],
     work: impl Fn(&'a PinnedFile) -> F + Send + 'a,

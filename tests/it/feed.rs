@@ -247,7 +247,7 @@ fn whatever_a_function_calls_its_failure_is_the_row_s() {
 #[test]
 fn json_rows_are_lines_whatever_the_decoder_would_join() {
     let folder = Folder::new();
-    folder.write("rows.jsonl", "{\"a\":\n1}\n{\"a\":2}{\"a\":3}\n{\"a\":4}\n");
+    folder.write("rows.jsonl", "{\"a\":4}\n{\"a\":\n1}\n{\"a\":2}{\"a\":3}\n");
     let script = folder.script(
         "CREATE EXTERNAL TABLE t (a BIGINT) STORED AS JSONL LOCATION 'rows.jsonl';
          CREATE PIPELINE p AS SELECT a FROM t;",

@@ -72,8 +72,8 @@ impl Pruning {
     }
 }
 
-/// Whether bounds on columns say what the condition gives for all values between them, and it fails for none. Functions,
-/// and casts that lose something or may fail, do not: a row that they fail on is a bad row.
+/// Whether bounds on columns say what the condition gives for all values between them, and it fails for none.
+/// Functions, and casts that lose something or may fail, do not: a row that they fail on is a bad row.
 fn follows_from_bounds(condition: &Arc<dyn PhysicalExpr>, schema: &Schema) -> bool {
     use Operator::{And, Eq, Gt, GtEq, IsDistinctFrom, IsNotDistinctFrom, Lt, LtEq, NotEq, Or};
 
