@@ -18,8 +18,8 @@ use toml::de::{DeTable, DeValue};
 /// Where the options are that neither flags nor variables set.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ConfigArguments {
-    /// Read options from this TOML file, under the names of their flags; a table such as [serve] or [worker] is for one
-    /// command. Flags and environment variables have precedence.
+    /// Read options from this TOML file, under the names of their flags; a table named for a command, such as serve or
+    /// worker, is for that command only. Flags and environment variables have precedence.
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
 }
