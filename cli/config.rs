@@ -192,7 +192,7 @@ impl<'a> Source<'a> {
             value => word(value),
         };
         let hint = "write a word, a number below 2^63 or a list; a larger number in quotes";
-        let value = value.ok_or_else(|| wrong("what no flag takes").with_hint(hint))?;
+        let value = value.ok_or_else(|| wrong("a value that is no word, number or list").with_hint(hint))?;
         if is_switch(flag) && !["true", "false"].contains(&value.as_str()) {
             return Err(wrong(&format!("\"{value}\"")).with_hint("write true or false").into());
         }

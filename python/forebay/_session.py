@@ -137,7 +137,7 @@ class Session(LoadsNamed):
         if isinstance(source, Table):
             return source
         if are_paths(source):
-            return table_of(self, source, name, format, options)
+            return table_of(self, cast("Sequence[str | os.PathLike[str]]", source), name, format, options)
         if isinstance(source, str) and not source:
             raise arguments.refuse("source", "a table's name, a path or URL of files, or Arrow data", source)
         if isinstance(source, str) and name is None and format is None and not options and is_name(source):

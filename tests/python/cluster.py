@@ -23,6 +23,8 @@ from support import STOPPED_WITHIN_SECONDS, Process, binary, environment
 
 # The longest time without a batch of any rank. Far more than a busy machine needs.
 PATIENCE_SECONDS = 90
+# Exit codes of the command: see docs/operations.md.
+CONFLICT, UNAVAILABLE, EXHAUSTED = 5, 6, 7
 # How long ranks look for a dispatcher with workers before they give up.
 RETRY_SECONDS = 60
 # Lines of a process's log in the text of a failure.
@@ -416,7 +418,7 @@ class Job:
             # A dispatcher that is new does not know which ranks have ended, and neither does a rank whose checkpoint is
             # older than that. The job has to start all of its ranks.
             others = [self.ranks[int(number)] for number in awaited[1].split(",")] if awaited else []
-            if code == 1 and others and all(other.has_ended for other in others):
+            if code == UNAVAILABLE and others and all(other.has_ended for other in others):
                 self._forget(rank)
                 for other in [rank, *others]:
                     self.start(other)

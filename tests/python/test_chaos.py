@@ -17,6 +17,7 @@ import pytest
 from chaos import KINDS, Round
 from cluster import (
     PATIENCE_SECONDS,
+    UNAVAILABLE,
     Cluster,
     Delivered,
     Failure,
@@ -460,7 +461,7 @@ def test_a_window_that_no_worker_has_memory_for_is_an_error_that_names_it(starte
         if rank.process.poll() is not None:
             break
         cluster.start_worker(0)
-    assert rank.process.wait(PATIENCE_SECONDS) == 1, tail(rank.log)
+    assert rank.process.wait(PATIENCE_SECONDS) == UNAVAILABLE, tail(rank.log)
     text = rank.log.read_text()
     assert re.search(r'error: window \d of epoch 0 of pipeline "train".* was given up', text), text
     # The hint says either to look at the workers' logs, or where to resume.
@@ -485,7 +486,7 @@ def test_a_server_that_a_window_ends_gives_it_up_after_restarts(started, small):
         if rank.process.poll() is not None:
             break
         cluster.start_dispatcher(0)
-    assert rank.process.wait(PATIENCE_SECONDS) == 1, tail(rank.log)
+    assert rank.process.wait(PATIENCE_SECONDS) == UNAVAILABLE, tail(rank.log)
     text = rank.log.read_text()
     assert re.search(r'error: window \d of epoch 0 of pipeline "train".* was given up', text), text
     assert "\nhint: " in text and deaths > 0, text

@@ -2,7 +2,7 @@
 
 import re
 
-from cluster import check, tail, undisturbed, write_script
+from cluster import CONFLICT, EXHAUSTED, check, tail, undisturbed, write_script
 from test_chaos import read_to_the_end, started, wait_for_end
 
 __all__ = ["started"]
@@ -20,7 +20,7 @@ def test_of_two_processes_of_an_ordered_rank_the_later_wins(started, tmp_path):
     job.read_until(10, "first batches of both ranks")
     old, log = job.replace(job.ranks[0])
     code = wait_for_end(old, job, "the earlier process, which was replaced")
-    assert code == 1, f"it ended with {code}:\n{tail(log)}"
+    assert code == CONFLICT, f"it ended with {code}:\n{tail(log)}"
     assert re.search(REPLACED, log.read_text()), tail(log)
     read_to_the_end(job, cluster)
     check([rank.trained for rank in job.ranks], undisturbed(script, 2), "ordered")
@@ -37,7 +37,7 @@ def test_ranks_of_one_job_with_other_world_sizes_are_refused(started, tmp_path):
     rank = other.ranks[2]
     other.start(rank)
     code = wait_for_end(rank.process, job, "the third rank, which is to be refused")
-    assert code == 1, f"it ended with {code}:\n{tail(rank.log)}"
+    assert code == EXHAUSTED, f"it ended with {code}:\n{tail(rank.log)}"
     assert re.search(OTHER_WORLD_SIZE, rank.log.read_text()), tail(rank.log)
     assert re.search(r"\b2\b", rank.log.read_text()) and re.search(r"\b3\b", rank.log.read_text()), tail(rank.log)
     # The job that was there first does not notice.
