@@ -10,6 +10,8 @@ use crate::error::{Error, Result};
 
 /// The option of every format that turns the columns from folders such as `dt=2026-01-01` off.
 const HIVE_PARTITIONING: &str = "hive_partitioning";
+/// The option of every format that names a column of the files' paths.
+const PATH_COLUMN: &str = "path_column";
 
 /// The format in `STORED AS`, with its `OPTIONS`. An error carries the place of the cause.
 pub(crate) fn format_of(table: &TableDefinition) -> Result<TableFormat, (Place, Error)> {
@@ -34,7 +36,8 @@ pub(crate) fn of_options(
     location: &str,
     options: &[(String, String)],
 ) -> Result<TableFormat> {
-    let own: Vec<_> = options.iter().filter(|(name, _)| name != HIVE_PARTITIONING).cloned().collect();
+    let is_own = |(name, _): &&(String, String)| name != HIVE_PARTITIONING && name != PATH_COLUMN;
+    let own: Vec<_> = options.iter().filter(is_own).cloned().collect();
     let checked = TableFormat::new(format, location, &own).and_then(|format| {
         format.check()?;
         Ok(format)
@@ -71,6 +74,11 @@ pub(crate) fn path_columns_of_options(options: &[(String, String)]) -> Result<Pa
         Some(yes) if yes.eq_ignore_ascii_case("true") => Ok(PathColumns::Inferred),
         Some(other) => Err(Error::invalid(format!("\"{HIVE_PARTITIONING}\" must be true or false, got '{other}'"))),
     }
+}
+
+/// The name of the column that the options of a table ask for, with its files' paths.
+pub(crate) fn path_column_of_options(options: &[(String, String)]) -> Option<String> {
+    options.iter().find(|(name, _)| name == PATH_COLUMN).map(|(_, value)| value.clone())
 }
 
 /// Converts a storage error, including its hint.

@@ -11,7 +11,7 @@ use forebay_storage::{Dataset, DatasetSpec, TableFormat, format_at, formats};
 
 use crate::error::{Error, Result};
 use crate::session::{Session, misplaced};
-use crate::table_format::{of_options, path_columns_of_options, with_hint};
+use crate::table_format::{of_options, path_column_of_options, path_columns_of_options, with_hint};
 use crate::table_pieces::{PieceLimits, in_pieces};
 
 impl Session {
@@ -35,7 +35,8 @@ impl Session {
         };
         let format = of_options(format.map_err(with_hint)?, location, options)?;
         let path_columns = path_columns_of_options(options)?;
-        let spec = DatasetSpec { location: location.to_owned(), format, schema: None, path_columns };
+        let path_column = path_column_of_options(options);
+        let spec = DatasetSpec { location: location.to_owned(), format, schema: None, path_columns, path_column };
         let dataset = self.open_dataset(&spec).await.map_err(|error| misplaced(Error::from(error)))?;
         self.catalog.add_table(name, dataset)
     }
@@ -83,8 +84,8 @@ impl Session {
             return Err(unknown.map_or_else(none, with_hint));
         };
         let path_columns = path_columns_of_options(options)?;
-        let keeping = Some(self.keeping());
-        let dataset = Dataset::open_all(&self.stores, locations, &format, path_columns, keeping).await;
+        let (path_column, keeping) = (path_column_of_options(options), Some(self.keeping()));
+        let dataset = Dataset::open_all(&self.stores, locations, &format, path_columns, path_column, keeping).await;
         self.catalog.add_table(name, dataset.map_err(|error| misplaced(Error::from(error)))?)
     }
 

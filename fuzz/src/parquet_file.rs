@@ -17,8 +17,13 @@ pub fn footer(data: &[u8]) -> bool {
         let put = stores.put(LOCATION, Bytes::copy_from_slice(data)).await;
         put.expect("memory takes any file");
         let format = TableFormat::named("parquet").expect("the format is registered");
-        let spec =
-            DatasetSpec { location: LOCATION.to_owned(), format, schema: None, path_columns: PathColumns::Inferred };
+        let spec = DatasetSpec {
+            location: LOCATION.to_owned(),
+            format,
+            schema: None,
+            path_columns: PathColumns::Inferred,
+            path_column: None,
+        };
         let Ok(dataset) = Dataset::open(&stores, &spec).await else { return false };
         if dataset.snapshot().rows() > ROWS_MAX {
             return false;

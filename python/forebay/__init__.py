@@ -221,6 +221,7 @@ def table(
     hive_partitioning: bool | None = None,
     missing: Literal["null", "error"] | None = None,
     widen: bool | None = None,
+    path_column: str | None = None,
 ) -> Table:
     """Returns a table to build a pipeline from. `source` is one of:
 
@@ -238,6 +239,7 @@ def table(
     - `missing`: "null" reads a column that some Parquet files lack as null there, "error" refuses such files. By
       default it is null, and files that share no column, and names that differ only by case, are refused.
     - `widen` (True): whether a column of Parquet files has the widest of its types.
+    - `path_column`: the name of a further column, of each row's file: its path below the table's folder.
     """
     return default_session().table(
         source,
@@ -246,6 +248,7 @@ def table(
         hive_partitioning=hive_partitioning,
         missing=missing,
         widen=widen,
+        path_column=path_column,
     )
 
 

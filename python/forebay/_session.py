@@ -127,9 +127,12 @@ class Session(LoadsNamed):
         hive_partitioning: bool | None = None,
         missing: Literal["null", "error"] | None = None,
         widen: bool | None = None,
+        path_column: str | None = None,
     ) -> Table:
         """See `forebay.table`."""
-        options = table_options(hive_partitioning=hive_partitioning, missing=missing, widen=widen)
+        options = table_options(
+            hive_partitioning=hive_partitioning, missing=missing, widen=widen, path_column=path_column
+        )
         name = arguments.text("name", name)
         format = arguments.choice("format", format, _native.formats())
         if options and not (are_paths(source) or isinstance(source, (str, os.PathLike))):

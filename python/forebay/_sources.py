@@ -34,14 +34,18 @@ def is_name(source: str) -> bool:
     return re.fullmatch(r"\w+", source) is not None
 
 
-def table_options(*, hive_partitioning: Any, missing: Any, widen: Any) -> list[tuple[str, str]]:
+def table_options(
+    *, hive_partitioning: Any, missing: Any, widen: Any, path_column: Any
+) -> list[tuple[str, str]]:
     """Checks the options of a table of files, and returns those that are given, as in SQL."""
     given = {
         "hive_partitioning": arguments.boolean("hive_partitioning", hive_partitioning),
         "missing": arguments.choice("missing", missing, ["null", "error"]),
         "widen": arguments.boolean("widen", widen),
     }
-    return [(option, str(value).lower()) for option, value in given.items() if value is not None]
+    options = [(option, str(value).lower()) for option, value in given.items() if value is not None]
+    path_column = arguments.text("path_column", path_column)
+    return options if path_column is None else [*options, ("path_column", path_column)]
 
 
 def name_of(location: str, options: Sequence[tuple[str, str]] = ()) -> str:

@@ -40,6 +40,9 @@ pub struct DatasetSpec {
     /// The columns from the names of folders, which follow those of the files.
     #[serde(default, skip_serializing_if = "PathColumns::is_inferred")]
     pub path_columns: PathColumns,
+    /// The name of a last column, of each file's path below the table's folder. Without one, there is no such column.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_column: Option<String>,
 }
 
 /// The files of a table, opened and pinned. Cheap to clone.
@@ -108,6 +111,7 @@ impl Dataset {
         locations: &[String],
         format: &TableFormat,
         path_columns: PathColumns,
+        path_column: Option<String>,
         keeping: Option<Keeping<'_>>,
     ) -> Result<Self> {
         let (location, files) = listing::list_all(stores, locations, format.descriptor()).await?;
@@ -118,7 +122,7 @@ impl Dataset {
             true => path_columns.where_common(&files),
             false => path_columns,
         };
-        let spec = DatasetSpec { location, format: format.clone(), schema: None, path_columns };
+        let spec = DatasetSpec { location, format: format.clone(), schema: None, path_columns, path_column };
         check_spec(&spec)?;
         Self::of_files(stores, spec, files, keeping).await
     }
@@ -138,7 +142,7 @@ impl Dataset {
         let begun = Instant::now();
         let format = &spec.format;
         let request = OpenRequest { files: &files, options: format.options(), columns: spec.schema.as_ref() };
-        let path_values = PathValues::of(&spec.path_columns, &files)?;
+        let path_values = PathValues::of(&spec.path_columns, spec.path_column.as_deref(), &files)?;
         let Opened { schema: file_schema, groups, reader } = format.format().open(request).await?;
         let file_schema = match format.descriptor().names_are_data {
             true => path_values.not_replaced(&file_schema),
@@ -179,7 +183,7 @@ impl Dataset {
     ) -> Result<Self> {
         check_names(&schema, &files)?;
         snapshot.check(&spec.format, &schema, &files)?;
-        let path_values = PathValues::of(&spec.path_columns, &files)?;
+        let path_values = PathValues::of(&spec.path_columns, spec.path_column.as_deref(), &files)?;
         let file_schema = path_values.without(&schema)?;
         let request = ReaderRequest { files: files.len(), options: spec.format.options(), schema: &file_schema };
         let reader = spec.format.format().reader(request)?;
@@ -211,7 +215,7 @@ impl Dataset {
         let format = TableFormat::in_memory();
         let snapshot = Arc::new(Snapshot::new(&format, &schema, &files, vec![groups]));
         let (location, path_columns) = (name.to_owned(), PathColumns::Ignored);
-        let spec = DatasetSpec { location, format, schema: None, path_columns };
+        let spec = DatasetSpec { location, format, schema: None, path_columns, path_column: None };
         let (file_schema, path_values, reader) = (Arc::clone(&schema), PathValues::none(), Box::new(reader));
         Ok(Self { inner: Arc::new(DatasetInner { spec, schema, file_schema, path_values, snapshot, files, reader }) })
     }
@@ -248,7 +252,7 @@ impl Dataset {
         self.inner.spec.format.descriptor().has_dictionaries
     }
 
-    /// Whether a column is in the names of folders rather than in files.
+    /// Whether a column is of the files' paths rather than in files.
     pub fn is_path_column(&self, column: usize) -> bool {
         column >= self.inner.file_schema.fields().len()
     }
@@ -385,7 +389,7 @@ fn is_in_memory(spec: &DatasetSpec) -> bool {
 }
 
 fn check_spec(spec: &DatasetSpec) -> Result<()> {
-    let DatasetSpec { location, format, schema, path_columns: _ } = spec;
+    let DatasetSpec { location, format, schema, .. } = spec;
     let descriptor = format.descriptor();
     if is_in_memory(spec) {
         return Err(Error::invalid(format!(

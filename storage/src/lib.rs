@@ -23,6 +23,7 @@
 //!     format: TableFormat::named("csv")?,
 //!     schema: None,
 //!     path_columns: PathColumns::Inferred,
+//!     path_column: None,
 //! };
 //! let dataset = Dataset::open(&stores, &spec).await?;
 //! assert_eq!(dataset.snapshot().rows(), 3);

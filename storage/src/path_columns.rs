@@ -3,6 +3,7 @@
 //!
 //! They follow from the files' paths alone, so a worker that pins a dataset finds them again without opening a file,
 //! and every format has them. They stand after the columns of the files, and change neither row numbers nor sample ids.
+//! On request, a last column has the path itself.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -55,15 +56,36 @@ impl PathColumns {
 pub(crate) struct PathValues {
     fields: Vec<Field>,
     values: Vec<ArrayRef>,
+    /// The name of the last one, if it has the paths.
+    path_column: Option<String>,
 }
 
 impl PathValues {
     pub(crate) fn none() -> Self {
-        Self { fields: Vec::new(), values: Vec::new() }
+        Self { fields: Vec::new(), values: Vec::new(), path_column: None }
     }
 
-    /// The columns of these files.
-    pub(crate) fn of(columns: &PathColumns, files: &[PinnedFile]) -> Result<Self> {
+    /// The columns of these files: those of folders, and one of their paths if it has a name.
+    pub(crate) fn of(columns: &PathColumns, path_column: Option<&str>, files: &[PinnedFile]) -> Result<Self> {
+        let mut found = Self::of_folders(columns, files)?;
+        let Some(name) = path_column else { return Ok(found) };
+        if name.trim().is_empty() {
+            return Err(Error::invalid("\"path_column\" must be the name of a column, got ''"));
+        }
+        if let Some(field) = found.fields.iter().find(|field| field.name().eq_ignore_ascii_case(name)) {
+            let file = files.first().map_or("the table", PinnedFile::path);
+            return Err(clash_of_path_column(
+                name,
+                &format!("\"{file}\" has a folder \"{}=…\" in its path", field.name()),
+            ));
+        }
+        found.values.push(Arc::new(files.iter().map(|file| Some(file.relative())).collect::<StringArray>()));
+        found.fields.push(Field::new(name, DataType::Utf8, false));
+        found.path_column = Some(name.to_owned());
+        Ok(found)
+    }
+
+    fn of_folders(columns: &PathColumns, files: &[PinnedFile]) -> Result<Self> {
         let texts = match columns {
             PathColumns::Ignored => return Ok(Self::none()),
             PathColumns::Inferred => {
@@ -102,7 +124,8 @@ impl PathValues {
 
     /// The columns among `generated` ones, which are made of the files' names, that none of these replaces.
     pub(crate) fn not_replaced(&self, generated: &SchemaRef) -> SchemaRef {
-        let is_kept = |field: &&Arc<Field>| self.fields.iter().all(|other| other.name() != field.name());
+        let of_folders = &self.fields[..self.fields.len() - usize::from(self.path_column.is_some())];
+        let is_kept = |field: &&Arc<Field>| of_folders.iter().all(|other| other.name() != field.name());
         Arc::new(Schema::new(generated.fields().iter().filter(is_kept).cloned().collect::<Vec<_>>()))
     }
 
@@ -116,6 +139,10 @@ impl PathValues {
             alike.map(|other| other.name()).min_by_key(|name| *name != field.name())
         };
         if let Some((in_path, in_file)) = self.fields.iter().find_map(|it| Some((it.name(), found(it)?))) {
+            if self.path_column.as_ref() == Some(in_path) {
+                let file = first.map_or("the table", PinnedFile::path);
+                return Err(clash_of_path_column(in_path, &format!("\"{file}\" has a column \"{in_file}\"")));
+            }
             let in_path = if in_path == in_file { "another".to_owned() } else { format!("\"{in_path}\"") };
             return Err(Error::invalid(format!(
                 "\"{}\" has a column \"{in_file}\" in the file and {in_path} in its path",
@@ -176,6 +203,11 @@ impl PathValues {
         let text = cast(&self.values[column].slice(file as usize, 1), &DataType::Utf8View)?;
         Ok(Arc::new(DictionaryArray::try_new(Int32Array::from_value(0, rows), text)?))
     }
+}
+
+fn clash_of_path_column(name: &str, other: &str) -> Error {
+    Error::invalid(format!("the column of the files' paths is called \"{name}\", and {other}"))
+        .with_hint("give the column of the paths another name in the option \"path_column\"")
 }
 
 /// A name and a value.

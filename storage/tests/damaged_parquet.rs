@@ -128,7 +128,13 @@ async fn read(stores: &Stores, location: &str) -> Result<()> {
     let format = TableFormat::named("parquet")?;
     let dataset = Dataset::open(
         stores,
-        &DatasetSpec { location: location.to_owned(), format, schema: None, path_columns: PathColumns::Inferred },
+        &DatasetSpec {
+            location: location.to_owned(),
+            format,
+            schema: None,
+            path_columns: PathColumns::Inferred,
+            path_column: None,
+        },
     )
     .await?;
     let columns: Vec<usize> = (0..dataset.schema().fields().len()).collect();

@@ -282,11 +282,16 @@ fn columns_of_folders_are_declared_in_sql() {
     check("(a DOUBLE) % PARTITIONED BY (n)", &["Float64", "n ", "Int64"], "dt");
     check("% PARTITIONED BY (N INT)", &["a ", "n ", "Int32"], "N ");
     check("% OPTIONS ('hive_partitioning' 'FALSE')", &["a ", "Int64"], "dt");
+    let both = "% OPTIONS ('hive_partitioning' 'false', 'path_column' 'file')";
+    check(both, &["a ", "Int64", "file", "Utf8"], "dt");
+    check("% PARTITIONED BY (n) OPTIONS ('path_column' 'File')", &["n ", "File"], "dt");
     let table = |clauses: &str| format!("CREATE EXTERNAL TABLE t STORED AS CSV {clauses} LOCATION 't';");
     let date = ["the value \"none\" of column \"dt\" in its path is not of type Date32", "dt=none/n=2/x.csv", "hint: "];
     refused(&folder, &table("PARTITIONED BY (dt DATE)"), &date);
     refused(&folder, &table("PARTITIONED BY (m INT)"), &["has no folder \"m=…\""]);
     refused(&folder, &table("OPTIONS ('hive_partitioning' 'no')"), &["must be true or false, got 'no'"]);
+    let clash = ["the column of the files' paths is called \"A\"", "has a column \"a\"", "option \"path_column\""];
+    refused(&folder, &table("PARTITIONED BY (n) OPTIONS ('path_column' 'A')"), &clash);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use super::outputs::{self, Output};
 use crate::compile::Audience;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::{Pipeline, Refusal};
-use crate::table_format::{format_of, path_columns_of};
+use crate::table_format::{format_of, path_column_of_options, path_columns_of};
 use forebay_protocol::FeedOptions;
 
 impl Session {
@@ -182,7 +182,8 @@ impl Session {
         let format = format_of(&table).map_err(|(place, error)| Failure::At(place, error))?;
         let path_columns = path_columns_of(&table).map_err(|(place, error)| Failure::At(place, error))?;
         let (location, schema) = (table.location.clone(), table.columns.clone());
-        let spec = DatasetSpec { location, format, schema, path_columns };
+        let path_column = path_column_of_options(&table.options);
+        let spec = DatasetSpec { location, format, schema, path_columns, path_column };
         let dataset = self.open_dataset(&spec).await.map_err(|error| Failure::Unopened {
             table: table.name.clone(),
             place: table.location_place,

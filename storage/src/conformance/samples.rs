@@ -69,7 +69,13 @@ impl<'a> Samples<'a> {
         let location = format!("{}/{name}", self.folder);
         Dataset::open(
             self.stores,
-            &DatasetSpec { location, format: self.format.clone(), schema, path_columns: PathColumns::Inferred },
+            &DatasetSpec {
+                location,
+                format: self.format.clone(),
+                schema,
+                path_columns: PathColumns::Inferred,
+                path_column: None,
+            },
         )
         .await
     }

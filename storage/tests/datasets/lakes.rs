@@ -25,7 +25,7 @@ async fn check(place: &TestFolder, location: &str, expect: Result<u64, &str>) {
 }
 
 async fn open_all(place: &TestFolder, locations: &[String], format: TableFormat) -> Result<Dataset> {
-    Dataset::open_all(&place.stores(), locations, &format, PathColumns::Inferred, None).await
+    Dataset::open_all(&place.stores(), locations, &format, PathColumns::Inferred, None, None).await
 }
 
 #[tokio::test]
@@ -221,7 +221,13 @@ async fn columns_of_folders_are_declared_or_ignored() {
     place.put("t/dt=2026-01-01/n=01/x.csv", "x\n1\n").await;
     place.put("t/dt=none/n=02/x.csv", "x\n2\n").await;
     let open = async |path_columns: PathColumns| {
-        let spec = DatasetSpec { location: place.display("t"), format: csv_table(), schema: None, path_columns };
+        let spec = DatasetSpec {
+            location: place.display("t"),
+            format: csv_table(),
+            schema: None,
+            path_columns,
+            path_column: None,
+        };
         Dataset::open(&place.stores(), &spec).await
     };
     let declared = |columns: &[(&str, DataType)]| {
@@ -284,7 +290,13 @@ async fn declared_columns_of_folders_keep_their_values() {
         place.put(&format!("{folder}/a.csv"), "x\n1\n").await;
         let columns = Schema::new(vec![Field::new("v", data_type.clone(), nullable)]);
         let path_columns = PathColumns::Declared(Arc::new(columns));
-        let spec = DatasetSpec { location: place.display(&folder), format: csv_table(), schema: None, path_columns };
+        let spec = DatasetSpec {
+            location: place.display(&folder),
+            format: csv_table(),
+            schema: None,
+            path_columns,
+            path_column: None,
+        };
         Dataset::open(&place.stores(), &spec).await
     };
     let time = |unit| DataType::Timestamp(unit, None);
@@ -317,7 +329,13 @@ async fn declared_columns_of_folders_keep_their_values() {
     let dataset = declare("x", &DataType::Utf8, false).await.unwrap();
     assert!(!dataset.schema().field(1).is_nullable());
     let columns = PathColumns::Declared(Arc::new(Schema::new(vec![Field::new("v", DataType::Utf8, true)])));
-    let spec = DatasetSpec { location: place.display("t"), format: csv_table(), schema: None, path_columns: columns };
+    let spec = DatasetSpec {
+        location: place.display("t"),
+        format: csv_table(),
+        schema: None,
+        path_columns: columns,
+        path_column: None,
+    };
     let error = Dataset::open(&place.stores(), &spec).await.unwrap_err();
     assert!(error.hint().is_some_and(|hint| hint.starts_with("write \"V\"")), "{error}");
 }
@@ -365,4 +383,107 @@ async fn columns_of_folders_yield_where_tables_do_not_need_them() {
     // A folder is one table.
     let error = list(&["l/k=v", "l/c.csv"]).await.unwrap_err().to_string();
     assert!(error.contains("l/c.csv\" has no folder of a column"), "{error}");
+}
+
+/// A column of the files' paths, on request.
+#[tokio::test]
+async fn every_format_has_a_column_of_paths_on_request() {
+    for place in TestFolder::all() {
+        for format in all_formats() {
+            let (extension, name) = (format.descriptor().extensions[0], format.descriptor().name);
+            for file in ["day=1/b", "day=1/a", "day=2/c"] {
+                let file = format!("{name}/{file}.{extension}");
+                place.put(&file, format.format().sample(&file, 0..2, format.options()).bytes).await;
+            }
+            for path_columns in [
+                PathColumns::Inferred,
+                PathColumns::Ignored,
+                PathColumns::Declared(Arc::new(Schema::new(vec![Field::new("day", DataType::Utf8, false)]))),
+            ] {
+                let spec = DatasetSpec {
+                    location: place.display(name),
+                    format: format.clone(),
+                    schema: None,
+                    path_columns: path_columns.clone(),
+                    path_column: Some("from".to_owned()),
+                };
+                let dataset = Dataset::open(&place.stores(), &spec).await.unwrap();
+                let last = dataset.schema().fields().len() - 1;
+                assert_eq!(*dataset.schema().field(last), Field::new("from", DataType::Utf8, false));
+                assert!(dataset.is_path_column(last));
+                // As a worker opens it, from the spec as text.
+                let spec: DatasetSpec = serde_json::from_str(&serde_json::to_string(dataset.spec()).unwrap()).unwrap();
+                let snapshot = dataset.snapshot().clone();
+                let elsewhere = place.stores_elsewhere();
+                let pinned = Dataset::pinned(&elsewhere, &spec, snapshot, dataset.schema().clone()).unwrap();
+                let mut paths = Vec::new();
+                for range in pinned.row_ranges(u64::MAX) {
+                    let here = dataset.read(&range, &[last, 0]).await.unwrap().batch;
+                    let there = pinned.read_with_dictionaries(&range, &[last, 0], &[last]).await.unwrap().batch;
+                    let column = cast(there.column(0), &DataType::Utf8).unwrap();
+                    assert_eq!(here.column(0), &column);
+                    assert!(here.num_rows() > 0);
+                    let texts = column.as_string::<i32>();
+                    paths.push(texts.value(0).to_owned());
+                    assert!(texts.iter().all(|text| text == Some(texts.value(0))));
+                }
+                paths.dedup();
+                let expect = ["day=1/a", "day=1/b", "day=2/c"].map(|file| format!("{file}.{extension}"));
+                assert_eq!(paths, expect, "{name} with {path_columns:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_column_of_paths_needs_a_name_of_its_own() {
+    let place = TestFolder::memory();
+    place.put("t/day=1/x.csv", "n\n1\n").await;
+    place.put("m/dog/b.jpg", "y").await;
+    let open = async |location: &str, format: &str, name: &str| {
+        let (location, path_column) = (place.display(location), Some(name.to_owned()));
+        let (format, path_columns) = (stored_as(format), PathColumns::Inferred);
+        let spec = DatasetSpec { location, format, schema: None, path_columns, path_column };
+        Dataset::open(&place.stores(), &spec).await
+    };
+    let refused = async |location: &str, format: &str, name: &str, expect: &str| {
+        let error = open(location, format, name).await.unwrap_err();
+        assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::Invalid, expect));
+        assert!(name.is_empty() || error.hint().unwrap().contains("in the option \"path_column\""), "{error:?}");
+    };
+    let called = |name: &str| format!("the column of the files' paths is called \"{name}\", and \"memory:///root");
+    refused("t", "csv", "N", &format!("{}/t/day=1/x.csv\" has a column \"n\"", called("N"))).await;
+    refused("t", "csv", "Day", &format!("{}/t/day=1/x.csv\" has a folder \"day=…\" in its path", called("Day"))).await;
+    refused("t", "csv", "", "\"path_column\" must be the name of a column, got ''").await;
+    for name in ["path", "label", "bytes"] {
+        refused("m", "media", name, &format!("{}/m/dog/b.jpg\" has a column \"{name}\"", called(name))).await;
+    }
+    let rows = everything(&open("m", "media", "file").await.unwrap()).await.1;
+    assert_eq!(rows, ["0: 79 dog/b.jpg 1 dog dog/b.jpg"]);
+    // One file, and files that are named one by one.
+    assert_eq!(everything(&open("t/day=1/x.csv", "csv", "file").await.unwrap()).await.1, ["0: 1 1 x.csv"]);
+    place.put("t/y.csv", "n\n2\n").await;
+    let names = ["t/day=1/x.csv", "t/y.csv"].map(|name| place.display(name));
+    let (stores, format, file) = (place.stores(), csv_table(), Some("file".to_owned()));
+    let listed = Dataset::open_all(&stores, &names, &format, PathColumns::Inferred, file, None).await.unwrap();
+    assert_eq!(everything(&listed).await.1, ["0: 1 day=1/x.csv", "1: 2 y.csv"]);
+}
+
+#[tokio::test]
+async fn the_bounds_of_a_path_are_the_path() {
+    let place = TestFolder::memory();
+    place.put("t/a.parquet", parquet_bytes(0..3)).await;
+    place.put("t/b.parquet", parquet_bytes(3..6)).await;
+    let (location, path_column) = (place.display("t"), Some("file".to_owned()));
+    let (format, path_columns) = (stored_as("parquet"), PathColumns::Inferred);
+    let spec = DatasetSpec { location, format, schema: None, path_columns, path_column };
+    let dataset = Dataset::open(&place.stores(), &spec).await.unwrap();
+    let column = dataset.schema().fields().len() - 1;
+    // Bounds of paths need no file.
+    place.delete("t/a.parquet").await;
+    let range = dataset.row_ranges(u64::MAX)[0];
+    let found = dataset.statistics(&range, &[column], forebay_storage::Of::Groups).await.unwrap();
+    let bounds = &found.columns[0];
+    assert_eq!(bounds.min.as_string::<i32>().value(0), "a.parquet");
+    assert_eq!(bounds.max.as_string::<i32>().value(0), "a.parquet");
 }

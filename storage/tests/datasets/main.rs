@@ -195,7 +195,7 @@ async fn several_locations_are_one_dataset() {
         }
         let open = async |names: &[&str]| {
             let locations: Vec<String> = names.iter().map(|name| place.display(name)).collect();
-            Dataset::open_all(&place.stores(), &locations, &csv_table(), PathColumns::Inferred, None).await
+            Dataset::open_all(&place.stores(), &locations, &csv_table(), PathColumns::Inferred, None, None).await
         };
         let check = async |names: &[&str], location: &str, expect: &[i64]| {
             let dataset = open(names).await.unwrap();
@@ -219,7 +219,7 @@ async fn several_locations_are_one_dataset() {
         refused(&["a.csv", "x/_tmp/e.csv"], "has a name that begins with . or _").await;
         refused(&[], "at least one location").await;
         let elsewhere = [place.display("a.csv"), "s3://bucket/b.csv".to_owned()];
-        let error = Dataset::open_all(&place.stores(), &elsewhere, &csv_table(), PathColumns::Inferred, None)
+        let error = Dataset::open_all(&place.stores(), &elsewhere, &csv_table(), PathColumns::Inferred, None, None)
             .await
             .unwrap_err();
         assert!(error.to_string().contains("must be in one store"), "{error}");
@@ -384,6 +384,7 @@ async fn a_file_whose_name_is_not_unicode_is_named() {
         format: stored_as("media"),
         schema: None,
         path_columns: PathColumns::Inferred,
+        path_column: None,
     };
     let error = Dataset::open(&forebay_storage::Stores::new(), &spec).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);

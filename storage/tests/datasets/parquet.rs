@@ -49,6 +49,7 @@ async fn what_is_written_is_read() {
         format: stored_as("parquet"),
         schema: None,
         path_columns: PathColumns::Inferred,
+        path_column: None,
     };
     let dataset = Dataset::open(&stores, &spec).await.unwrap();
     let rows = dataset.read(&dataset.row_ranges(u64::MAX)[0], &[0, 1]).await.unwrap();

@@ -95,6 +95,7 @@ async fn the_location_that_travels_is_absolute() {
             format: csv_table(),
             schema: None,
             path_columns: PathColumns::Inferred,
+            path_column: None,
         };
         let dataset = Dataset::open(&stores, &spec).await.unwrap();
         assert!(Path::new(&dataset.spec().location).is_absolute(), "{:?}", dataset.spec());
@@ -293,6 +294,7 @@ fn a_hundred_thousand_files_open_without_a_look_at_them() {
         format: stored_as("media"),
         schema: None,
         path_columns: PathColumns::Inferred,
+        path_column: None,
     };
     let schema = Schema::new(vec![
         Field::new("bytes", DataType::Binary, false),

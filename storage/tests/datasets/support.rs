@@ -97,7 +97,7 @@ impl TestFolder {
         schema: Option<SchemaRef>,
     ) -> Result<Dataset> {
         let location = self.display(name);
-        let spec = DatasetSpec { location, format, schema, path_columns: PathColumns::Inferred };
+        let spec = DatasetSpec { location, format, schema, path_columns: PathColumns::Inferred, path_column: None };
         Dataset::open(&self.stores, &spec).await
     }
 

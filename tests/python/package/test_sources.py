@@ -378,6 +378,23 @@ def test_the_options_of_files(session, tmp_path):
         session.table("clash/", format="csv", widen=False)
 
 
+def test_a_column_of_paths(session, tmp_path):
+    for folder, number in [("day=1", 1), ("day=2", 2)]:
+        (tmp_path / "t" / folder).mkdir(parents=True)
+        pq.write_table(pa.table({"n": [number]}), tmp_path / "t" / folder / "a.parquet")
+    table = session.table("t/", path_column="File")
+    assert table.columns == {"n": "Int64", "day": "Int64", "File": "Utf8"}
+    assert rows(table.filter("\"File\" LIKE 'day=2/%'")) == {"n": [2], "day": [2], "File": ["day=2/a.parquet"]}
+    listed = session.table([tmp_path / "t/day=1/a.parquet"], path_column="file", hive_partitioning=False)
+    assert rows(listed) == {"n": [1], "file": ["a.parquet"]}
+    with pytest.raises(forebay.InvalidError, match='called "day", and .* has a folder "day=…"'):
+        session.table("t/", path_column="day")
+    with pytest.raises(forebay.InvalidError, match='"path_column" must be a string'):
+        session.table("t/", path_column=True)
+    with pytest.raises(forebay.InvalidError, match='"path_column" applies to files only'):
+        session.table({"a": [1]}, path_column="file")
+
+
 def test_pictures_below_folders_that_name_values(session, tmp_path):
     for name in ["label=cat/a.jpg", "label=dog/b.jpg"]:
         (tmp_path / "med" / name).parent.mkdir(parents=True, exist_ok=True)
