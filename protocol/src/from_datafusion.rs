@@ -40,22 +40,40 @@ fn kind_of_io(error: &io::Error) -> ErrorKind {
 fn datafusion_message(error: &DataFusionError) -> String {
     match error.find_root() {
         // Operators and functions of the embedding program word these.
-        DataFusionError::Execution(text) | DataFusionError::ResourcesExhausted(text) => {
-            let text = unwrapped(text);
-            // The name of an exception stays, as in `ValueError: …`.
-            match text.split(' ').next().is_some_and(|first| first.ends_with(':')) {
-                true => text,
-                false => lower_first(&text),
-            }
-        }
-        DataFusionError::External(external) if !external.is::<ArrowError>() => external.to_string(),
+        DataFusionError::Execution(text) | DataFusionError::ResourcesExhausted(text) => worded(text),
+        // Of operators, or of a library that DataFusion uses.
+        DataFusionError::External(external) if !external.is::<ArrowError>() => worded(&external.to_string()),
         other => plain_message(&other.strip_backtrace()),
+    }
+}
+
+/// A message that may be in our form already.
+fn worded(text: &str) -> String {
+    let text = unwrapped(text);
+    // The name of an exception stays, as in `ValueError: …`.
+    match text.split(' ').next().is_some_and(|first| first.ends_with(':')) {
+        true => text,
+        false => lower_first(text.trim_end_matches('.')),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn messages_from_outside_have_our_form() {
+        let check = |error: DataFusionError, expect: &str| assert_eq!(Error::from(error).message(), expect);
+        let external = |text: &str| DataFusionError::External(text.into());
+        check(external("External error: Parquet error: EOF: The file is short."), "the file is short");
+        let nested = DataFusionError::External(Box::new(external("Io error: No such device (os error 19)")));
+        check(nested.context("while computing"), "no such device (os error 19)");
+        let io = io::Error::other("tokenize: \"vocab\" \"a.json\" is gone");
+        check(DataFusionError::External(Box::new(io)), "tokenize: \"vocab\" \"a.json\" is gone");
+        check(external("ValueError: Odd."), "ValueError: Odd.");
+        check(DataFusionError::Execution("It is odd.".to_owned()), "it is odd");
+        check(external("Odd.\nThis issue was likely caused by a bug in DataFusion's code"), "odd");
+    }
 
     #[test]
     fn errors_of_the_machine_are_not_errors_of_rows() {
