@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use arrow_flight::flight_service_client::FlightServiceClient;
 use forebay_delivery::STREAMS_OF_A_RANK_MAX;
-use forebay_protocol::{Error, ErrorKind, Result};
+use forebay_protocol::{Error, ErrorKind, Result, VERSION_HEADER, version};
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
@@ -154,7 +154,7 @@ impl ClientTls {
     }
 }
 
-/// Adds the token and, on loopback, the user's secret to each request.
+/// Adds the version, the token and, on loopback, the user's secret to each request.
 #[derive(Clone)]
 pub(crate) struct Bearer {
     token: Option<MetadataValue<Ascii>>,
@@ -193,6 +193,9 @@ fn header(token: &str) -> Result<MetadataValue<Ascii>> {
 
 impl Interceptor for Bearer {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        if let Ok(version) = version().parse() {
+            request.metadata_mut().insert(VERSION_HEADER, version);
+        }
         // Reading succeeded once, so there is a token.
         if let Some(token) = self.current().ok().flatten() {
             request.metadata_mut().insert("authorization", token);

@@ -10,9 +10,11 @@ use arrow_flight::{
 };
 use arrow_ipc::writer::IpcWriteOptions;
 use forebay_delivery::{Start, Status as ClusterStatus};
+use forebay_diagnostics::shortened;
 use forebay_engine::{DeliveryMode, Error, ErrorKind, Feed, FeedOptions, OnError, ReadOptions, Session};
 use forebay_flight_client::wire::{ClaimCall, ReaderCall, ReloadCall, TraceCall, Traced, WindowRequest, actions};
 use forebay_flight_client::{ConnectOptions, ReadPlan, RemoteReader, StreamRequest};
+use forebay_protocol::{VERSION_HEADER, version};
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
 use serde::Serialize;
@@ -34,6 +36,8 @@ type ReplyStream<T> = BoxStream<'static, Result<T, Status>>;
 
 /// Batches encoded ahead of the connection, which itself buffers little.
 const ENCODED_AHEAD: usize = 2;
+/// The most characters of a client's version in an error.
+const VERSION_CHARS_MAX: usize = 40;
 /// Maximum number of samples to trace per call.
 const TRACED_MAX: u64 = 1 << 20;
 
@@ -54,6 +58,19 @@ pub(crate) struct ProcessRoles {
 struct Permit {
     caller: Caller,
     pipelines: Pipelines,
+    /// Of a client of Forebay's own, if it is not this server's.
+    other_version: Option<String>,
+}
+
+impl Permit {
+    /// Refuses a client of Forebay's own of another version, which may read batches in another way.
+    fn check_version(&self) -> Result<(), Status> {
+        let Some(there) = &self.other_version else { return Ok(()) };
+        let here = version();
+        let message = format!("this client is forebay version {there}, and the server is version {here}");
+        let hint = format!("use version {here} for the client, or read from a server of version {there}");
+        Err(status(&Error::new(ErrorKind::Conflict, message).with_hint(hint)))
+    }
 }
 
 /// The service of a process: a dispatcher's calls and feeds, a worker's windows, or both.
@@ -88,6 +105,7 @@ impl ProcessService {
 
     /// Opens the requested feed and checks its options. Reads nothing.
     fn open(&self, request: &StreamRequest, permit: &Permit) -> Result<(Feed, Option<u64>), Status> {
+        permit.check_version()?;
         permit.pipelines.check(&request.pipeline)?;
         let of_token = match &request.from {
             Start::Token(token) => Some(&*token.feed),
@@ -110,6 +128,7 @@ impl ProcessService {
 
     /// Refuses a reader a feed of a pipeline that its token is not for.
     fn check_feed(&self, request: &StreamRequest, feed: &str, permit: &Permit) -> Result<(), Status> {
+        permit.check_version()?;
         permit.pipelines.check(&request.pipeline)?;
         // The request may name another pipeline than the feed's.
         match self.dispatcher()?.feed(feed) {
@@ -227,7 +246,11 @@ fn encoded<T: Send + 'static>(
 /// The permissions of a request. Every request that passed the gate has a caller.
 fn permit<T>(request: &Request<T>) -> Permit {
     let caller = request.extensions().get::<Caller>().copied().unwrap_or(Caller::Reader(Proof::Token));
-    Permit { caller, pipelines: request.extensions().get::<Pipelines>().cloned().unwrap_or_default() }
+    let pipelines = request.extensions().get::<Pipelines>().cloned().unwrap_or_default();
+    let given = request.metadata().get(VERSION_HEADER).map(|given| String::from_utf8_lossy(given.as_bytes()));
+    let other_version =
+        given.filter(|given| given != version()).map(|given| shortened(&given, VERSION_CHARS_MAX).into());
+    Permit { caller, pipelines, other_version }
 }
 
 fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Status> {
@@ -278,6 +301,7 @@ impl FlightService for ProcessService {
     async fn list_flights(&self, criteria: Request<Criteria>) -> Reply<Self::ListFlightsStream> {
         self.dispatcher()?;
         let permit = permit(&criteria);
+        permit.check_version()?;
         let infos: Vec<_> = self
             .session
             .pipelines()

@@ -6,7 +6,28 @@
 
 use std::collections::BTreeMap;
 
+#[cfg(debug_assertions)]
+use std::sync::OnceLock;
+
 use serde::{Deserialize, Serialize};
+
+/// The header of a request that holds the version of the client, if it is Forebay's.
+pub const VERSION_HEADER: &str = "forebay-version";
+
+/// The version of this program.
+///
+/// A debug build takes it from the variable `FOREBAY_TEST_VERSION`, if that is set: so tests run processes of several
+/// versions. A release build ignores the variable.
+pub fn version() -> &'static str {
+    #[cfg(debug_assertions)]
+    {
+        static CLAIMED: OnceLock<Option<String>> = OnceLock::new();
+        if let Some(claimed) = CLAIMED.get_or_init(|| std::env::var("FOREBAY_TEST_VERSION").ok()) {
+            return claimed;
+        }
+    }
+    env!("CARGO_PKG_VERSION")
+}
 
 /// What a build is, and how its machine computes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

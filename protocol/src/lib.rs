@@ -32,7 +32,7 @@ mod size;
 pub mod wire;
 
 pub use batch::Batch;
-pub use build::Build;
+pub use build::{Build, VERSION_HEADER, version};
 pub use error::{Error, ErrorKind, Result};
 pub use forebay_delivery::{Start, Token, WindowKey};
 pub use length_buckets::{Boundaries, LengthBuckets, check_global_batch_size};

@@ -12,7 +12,7 @@ use arrow::datatypes::{Field, Schema};
 use arrow::error::ArrowError;
 use datafusion::common::{DFSchema, DataFusionError};
 use forebay_arrays::digest;
-use forebay_protocol::Build;
+use forebay_protocol::{Build, version};
 
 use super::builder::planner;
 use crate::error::{Error, Result};
@@ -81,7 +81,7 @@ pub fn build() -> Result<&'static Build> {
         return Ok(build);
     }
     let probe = probe()?;
-    Ok(HERE.get_or_init(|| Build { version: env!("CARGO_PKG_VERSION").to_owned(), packages: packages(), probe }))
+    Ok(HERE.get_or_init(|| Build { version: version().to_owned(), packages: packages(), probe }))
 }
 
 /// The versions in the lock file that this build was made with.
