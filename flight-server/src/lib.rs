@@ -51,6 +51,7 @@ mod encode;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+mod health_service;
 mod in_process;
 mod journal;
 mod limits;

@@ -19,6 +19,7 @@ use crate::auth::{Access, Gate, Guard};
 use crate::crash_record::CrashRecord;
 use crate::dispatcher::DispatcherService;
 use crate::encode::RawBodyService;
+use crate::health_service::HealthService;
 use crate::listen::{self, Identification, connections};
 use crate::logins::FailedLogins;
 use crate::metrics::health::Health;
@@ -309,7 +310,7 @@ impl Server {
         drain: Duration,
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> Result<()> {
-        let Self { listener, security, gate, mut secret, failed_logins, rotation, ca, .. } = match self.gate {
+        let Self { listener, security, gate, mut secret, failed_logins, rotation, ca, health, .. } = match self.gate {
             Some(_) => self,
             None => self.secure(Security::default()),
         };
@@ -336,6 +337,8 @@ impl Server {
             .max_concurrent_streams(STREAMS_MAX)
             .http2_max_header_list_size(HEADER_BYTES_MAX)
             .add_service(InterceptedService::new(service, guard))
+            // Outside of the gate.
+            .add_service(HealthService::server(health))
             .serve_with_incoming_shutdown(incoming, stop);
         let deadline = async {
             // An error means that serving ended by itself. The other branch reports that.

@@ -1,4 +1,4 @@
-//! Whether the process is ready for work, for an orchestrator that asks `GET /readyz`.
+//! Whether the process is ready for work, for an orchestrator that asks `GET /readyz` or the gRPC health service.
 //!
 //! A process that is alive but not ready gets no traffic, and is not restarted. So its port answers from the start,
 //! while the pipelines of a large dataset are still being opened.
@@ -35,6 +35,11 @@ impl Health {
         self.is_stopping.store(true, Ordering::Relaxed);
     }
 
+    /// Whether the process was told to stop.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.is_stopping.load(Ordering::Relaxed)
+    }
+
     /// The metrics, if the process serves now or within a moment.
     pub(super) async fn metrics(&self) -> Option<&Metrics> {
         // A receiver whose sender lives gets an answer; without one in time, the metrics are not there.
@@ -46,9 +51,9 @@ impl Health {
     ///
     /// # Errors
     /// What it waits for. A worker whose dispatcher restarts stays ready, because trainers still read from it.
-    pub(super) fn ready(&self) -> Result<(), &'static str> {
+    pub(crate) fn ready(&self) -> Result<(), &'static str> {
         let Some(metrics) = self.metrics.get() else { return Err("starting: the pipelines are not open yet") };
-        if self.is_stopping.load(Ordering::Relaxed) {
+        if self.is_stopping() {
             return Err("draining: the process was told to stop");
         }
         match metrics.has_dispatcher() {
