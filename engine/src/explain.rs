@@ -87,6 +87,16 @@ impl Explanation {
     }
 }
 
+/// The bytes that an epoch reads beside those that its columns have, with a note if there is something to do.
+fn bytes_lines(stored: u64, read: u64) -> String {
+    let times = read as f64 / stored.max(1) as f64;
+    let note = match times > READ_AGAIN_WARNED {
+        true => "  note     pieces of row groups read pages again: raise window_bytes, or write smaller row groups\n",
+        false => "",
+    };
+    format!("  bytes    {read} to read an epoch, {times:.2} times the {stored} of its columns\n{note}")
+}
+
 fn joined(lookup: &LookupPlan) -> (String, usize, u64) {
     let snapshot = lookup.dataset.snapshot();
     (lookup.table.clone(), snapshot.files().len(), snapshot.rows())
@@ -116,14 +126,7 @@ impl fmt::Display for Explanation {
             self.windows, settings.window_bytes, settings.window_rows, self.row_ranges
         )?;
         if let Some((stored, read)) = self.bytes {
-            let times = read as f64 / stored.max(1) as f64;
-            writeln!(f, "  bytes    {read} to read an epoch, {times:.2} times those of its columns")?;
-            if times > READ_AGAIN_WARNED {
-                writeln!(
-                    f,
-                    "  note     pieces of row groups read pages again: raise window_bytes, or write smaller row groups"
-                )?;
-            }
+            f.write_str(&bytes_lines(stored, read))?;
         }
         let order = if settings.shuffle { "shuffled" } else { "file order" };
         writeln!(f, "  order    {order}, seed {}; bad rows: {}", settings.seed, settings.on_error)?;
@@ -143,5 +146,27 @@ impl fmt::Display for Explanation {
         }
         writeln!(f, "  feed stage")?;
         self.plan.lines().try_for_each(|line| writeln!(f, "    {line}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_to_read_stand_beside_those_of_the_columns() {
+        let note =
+            "  note     pieces of row groups read pages again: raise window_bytes, or write smaller row groups\n";
+        for (stored, read, times, has_note) in [
+            (1000, 1000, "1.00", false),
+            (1000, 1200, "1.20", false),
+            (1000, 1201, "1.20", true),
+            (1000, 12_500, "12.50", true),
+            (1000, 0, "0.00", false),
+            (0, 0, "0.00", false),
+        ] {
+            let line = format!("  bytes    {read} to read an epoch, {times} times the {stored} of its columns\n");
+            assert_eq!(bytes_lines(stored, read), line + if has_note { note } else { "" }, "{read} of {stored}");
+        }
     }
 }
