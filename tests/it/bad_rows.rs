@@ -237,6 +237,32 @@ fn a_row_that_an_expression_fails_on_is_bad_also_in_where() {
 }
 
 #[test]
+fn a_preview_shows_nulls_inside_of_structs_and_lists() {
+    let folder = Folder::new();
+    folder.write(
+        "rows.jsonl",
+        concat!(
+            "{\"place\": {\"x\": 1, \"name\": null}, \"days\": [1, null]}\n",
+            "{\"place\": null, \"days\": null}\n",
+            "{\"place\": {\"x\": null, \"name\": \"\"}, \"days\": []}\n",
+        ),
+    );
+    let script = folder.script(
+        "CREATE EXTERNAL TABLE t STORED AS JSONL LOCATION 'rows.jsonl'; CREATE PIPELINE p AS SELECT place, days FROM t;",
+    );
+    let shown = succeed(&mut forebay(["preview", &script, "--output", "json"]));
+    let rows: Vec<serde_json::Value> = shown.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let expect = [
+        serde_json::json!({ "place": "{name: null, x: 1}", "days": "[1, null]" }),
+        serde_json::json!({ "place": null, "days": null }),
+        serde_json::json!({ "place": "{name: , x: null}", "days": "[]" }),
+    ];
+    assert_eq!(rows, expect);
+    let table = succeed(&mut forebay(["preview", &script]));
+    assert!(table.contains("{name: null, x: 1}") && table.contains("[1, null]"), "{table}");
+}
+
+#[test]
 fn a_preview_shows_good_rows_and_writes_nothing_about_bad_ones() {
     let folder = Folder::new();
     folder.write("rows.csv", "a\nx\n1\ny\n2\n3\n");

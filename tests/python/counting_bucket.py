@@ -66,7 +66,9 @@ class CountingBucket:
                 self.reply(206 if wanted else 200, body, ETag='"1"', Last_Modified=DATE, **extra)
 
             def listing(self, prefix, delimiter):
-                keys = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+                # Only the prefix's folder is walked, so that a listing of many folders takes time once.
+                below = folder / prefix.rpartition("/")[0]
+                keys = sorted(path.relative_to(folder).as_posix() for path in below.rglob("*") if path.is_file())
                 keys = [key for key in keys if key.startswith(prefix)]
                 folders = {prefix + key[len(prefix) :].split("/")[0] + "/" for key in keys if "/" in key[len(prefix) :]}
                 if delimiter:

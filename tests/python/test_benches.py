@@ -76,3 +76,9 @@ def test_two_readers_get_every_row_once_while_workers_are_killed():
 def test_pipers_chain_gives_what_pandas_gives():
     lines = figures("piper_peers.py", "--rows", "3000", "--rounds", "1", "--modulus", "97")
     assert [(line["bench"], line["modulus"]) for line in lines] == [("modulus", 97), ("vocabularies", 97)]
+
+
+def test_a_lake_is_opened_and_read_whole():
+    lines = of_processes("lakes.py", "--files", "20", "--delay", "0", "--rows", "2000")
+    assert [line["run"] for line in lines if line["bench"] == "opening"] == ["first", "again"]
+    assert [line["shuffle"] for line in lines if line["bench"] == "layout"] == ["false", "true"] * 3

@@ -117,6 +117,22 @@ def test_an_epoch_reads_hardly_more_than_its_columns(bucket, tmp_path, number, c
         assert read.requests <= requests, f"shuffle = {shuffle}"
 
 
+@pytest.mark.parametrize("shuffle", ["false", "true"])
+def test_windows_of_the_default_size_share_a_row_group(bucket, tmp_path, shuffle):
+    server, folder = bucket
+    random = np.random.default_rng(21)
+    # 96 MB that do not compress, in one row group: three windows.
+    rows = pa.table({name: random.normal(size=4_000_000) for name in ("x", "y", "z")})
+    pq.write_table(rows, folder / "large.parquet", write_page_index=True, use_dictionary=False, row_group_size=1 << 30)
+    stored = sum(chunk.total_compressed_size for chunk in chunks(pq.read_metadata(folder / "large.parquet")))
+    assert stored > 64 << 20
+    script = tmp_path / "script.sql"
+    read = epoch(bucket, script, "large.parquet", "SELECT x, y, z FROM t", shuffle=shuffle, batch_size=100_000)
+    assert read.samples == rows.num_rows
+    assert read.bytes <= 1.05 * stored, f"{read.bytes / stored:.3f} of the bytes"
+    assert read.requests <= 200
+
+
 FILTERS = {
     # The condition, and the most bytes that it reads of all of its columns.
     "day < DATE '1970-02-01'": 0.15,
@@ -146,13 +162,64 @@ def test_rows_that_statistics_exclude_are_not_read(bucket, tmp_path, number, con
     assert read.bytes <= FILTERS[condition] * stored, f"{read.bytes / stored:.3f} of the bytes"
 
 
-def test_a_table_that_took_long_to_open_is_opened_from_the_root(bucket, tmp_path):
-    server, folder = bucket
+def many_files(folder, files):
+    """Files of two rows each in three folders that name values."""
     rows = lake().slice(0, 1000)
-    for number in range(300):
-        target = folder / "many" / f"part={number % 3}" / f"{number}.parquet"
+    for number in range(files):
+        target = folder / f"part={number % 3}" / f"{number}.parquet"
         target.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(rows.slice(number, 2), target)
+
+
+def command(server, *arguments):
+    server.reads.clear()
+    done = subprocess.run(
+        [binary(), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**environment(), **server.environment},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_filter_on_the_path_opens_no_excluded_file(bucket, tmp_path):
+    server, folder = bucket
+    many_files(folder / "parts", 60)
+    script = tmp_path / "script.sql"
+
+    def pipelines(names):
+        script.write_text(
+            "CREATE EXTERNAL TABLE t STORED AS PARQUET LOCATION 's3://bucket/parts' OPTIONS ('path_column' 'file');"
+            + "".join(f"CREATE PIPELINE {name} AS SELECT id FROM t WHERE {where};" for name, where in names.items())
+        )
+
+    excluding = {
+        "one": ("part = 1", 1),
+        "some": ("part IN (0, 7) AND id >= 0", 0),
+        "file": ("file LIKE 'part=2/%'", 2),
+        "both": ("part > 0 AND file < 'part=2'", 1),
+    }
+    pipelines({name: where for name, (where, _) in excluding.items()})
+    # What a slow opening finds is kept under the root, so that later commands read pages alone.
+    server.delay = 2.0
+    try:
+        command(server, "explain", script, "--pipeline", "one", "--root", tmp_path / "root")
+    finally:
+        server.delay = 0.0
+    assert len({path for path, _, _ in server.reads}) == 60
+    for name, (where, part) in excluding.items():
+        shown = command(server, "run", script, "--pipeline", name, "--root", tmp_path / "root", "--output", "json")
+        assert json.loads(shown.splitlines()[-1])["samples"] == 40, where
+        opened = {path for path, _, _ in server.reads}
+        assert opened == {f"parts/part={part}/{number}.parquet" for number in range(part, 60, 3)}, where
+
+
+def test_a_table_that_took_long_to_open_is_opened_from_the_root(bucket, tmp_path):
+    server, folder = bucket
+    many_files(folder / "many", 300)
+    rows = lake()
     script = tmp_path / "script.sql"
 
     def opened():
@@ -160,16 +227,8 @@ def test_a_table_that_took_long_to_open_is_opened_from_the_root(bucket, tmp_path
             "CREATE EXTERNAL TABLE t STORED AS PARQUET LOCATION 's3://bucket/many';"
             "CREATE PIPELINE p WITH (window_rows = 4) AS SELECT id, part FROM t;"
         )
-        server.reads.clear()
-        done = subprocess.run(
-            [binary(), "explain", str(script), "--root", str(tmp_path / "root")],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            env={**environment(), **server.environment},
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout, len(server.reads)
+        shown = command(server, "explain", script, "--root", tmp_path / "root")
+        return shown, len(server.reads)
 
     server.delay = 0.6
     try:

@@ -159,7 +159,10 @@ OTHER_VARIABLES = {"--rank": "RANK", "--world-size": "WORLD_SIZE"}
 WITHOUT_VARIABLE = {"--connect", "--help", "--version"}
 
 
-@pytest.mark.parametrize("command", ["serve", "worker", "run", "preview", "explain", "sql", "operators", "demo"])
+COMMANDS = ["serve", "worker", "reload", "status", "run", "preview", "explain", "sql", "operators", "formats", "demo"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_flag_has_a_variable(command: str):
     # Each option begins on a line of its own; its text, with the variable, is below.
     parts = re.split(r"^(?:  -\w, |      )(--[a-z-]+)", run(command, "--help").stdout, flags=re.MULTILINE)
