@@ -88,13 +88,16 @@ impl Explanation {
 }
 
 /// The bytes that an epoch reads beside those that its columns have, with a note if there is something to do.
-fn bytes_lines(stored: u64, read: u64) -> String {
+///
+/// `is_exact` says that no filter skips any.
+fn bytes_lines(stored: u64, read: u64, is_exact: bool) -> String {
     let times = read as f64 / stored.max(1) as f64;
     let note = match times > READ_AGAIN_WARNED {
         true => "  note     pieces of row groups read pages again: raise window_bytes, or write smaller row groups\n",
         false => "",
     };
-    format!("  bytes    {read} to read an epoch, {times:.2} times the {stored} of its columns\n{note}")
+    let most = if is_exact { "" } else { "at most " };
+    format!("  bytes    {most}{read} to read an epoch, {times:.2} times the {stored} of its columns\n{note}")
 }
 
 fn joined(lookup: &LookupPlan) -> (String, usize, u64) {
@@ -126,7 +129,7 @@ impl fmt::Display for Explanation {
             self.windows, settings.window_bytes, settings.window_rows, self.row_ranges
         )?;
         if let Some((stored, read)) = self.bytes {
-            f.write_str(&bytes_lines(stored, read))?;
+            f.write_str(&bytes_lines(stored, read, self.samples_per_epoch.is_some()))?;
         }
         let order = if settings.shuffle { "shuffled" } else { "file order" };
         writeln!(f, "  order    {order}, seed {}; bad rows: {}", settings.seed, settings.on_error)?;
@@ -165,8 +168,10 @@ mod tests {
             (1000, 0, "0.00", false),
             (0, 0, "0.00", false),
         ] {
-            let line = format!("  bytes    {read} to read an epoch, {times} times the {stored} of its columns\n");
-            assert_eq!(bytes_lines(stored, read), line + if has_note { note } else { "" }, "{read} of {stored}");
+            let line = format!("{read} to read an epoch, {times} times the {stored} of its columns\n");
+            let line = line + if has_note { note } else { "" };
+            assert_eq!(bytes_lines(stored, read, true), format!("  bytes    {line}"));
+            assert_eq!(bytes_lines(stored, read, false), format!("  bytes    at most {line}"));
         }
     }
 }
