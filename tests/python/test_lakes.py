@@ -8,6 +8,7 @@ import datetime
 import json
 import os
 import random
+import subprocess
 from collections import Counter
 from decimal import Decimal
 from pathlib import Path
@@ -21,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from support import read
+from support import binary, environment, read
 
 # For other lakes than those of every run.
 SEEDS = [int(os.environ["FOREBAY_SEED"])] if os.environ.get("FOREBAY_SEED") else range(12)
@@ -258,6 +259,20 @@ def test_structs_with_further_fields_are_read_as_pyarrow_reads_each_file(serve, 
     padded = [cell and {"x": cell["x"], "y": cell.get("y")} for cell in read_alone]
     found = pa.Table.from_batches([batch.records for batch in read(client, pipeline="lake")])
     assert found["place"].to_pylist() == padded
+
+
+@pytest.mark.parametrize("column", ["INTERVAL 1 MONTH AS part", "{'part': [INTERVAL 2 DAYS]} AS part"])
+def test_intervals_whose_months_would_be_lost_are_refused(tmp_path, column):
+    with duckdb.connect() as connection:
+        connection.execute(f"COPY (SELECT 1 AS id, {column}) TO '{tmp_path}/t.parquet' (FORMAT parquet)")
+    script = tmp_path / "script.sql"
+    script.write_text(
+        "CREATE EXTERNAL TABLE t STORED AS PARQUET LOCATION 't.parquet'; CREATE PIPELINE p AS SELECT id FROM t;"
+    )
+    ended = subprocess.run([binary(), "explain", script], env=environment(), capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2, ended.stderr
+    assert 't.parquet" has intervals of months, days and milliseconds in column "part' in ended.stderr
+    assert "hint: write the column as a number" in ended.stderr
 
 
 def test_a_field_of_one_late_record_is_delivered(serve, tmp_path):

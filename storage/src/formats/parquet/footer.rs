@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arrow::datatypes::{DataType, Field, FieldRef, Schema};
 use bytes::Bytes;
 use forebay_arrays::without_views;
+use parquet::arrow::ARROW_SCHEMA_META_KEY;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
 use parquet::basic::{Compression, ConvertedType, Encoding, Type as PhysicalType};
 use parquet::errors::ParquetError;
@@ -16,10 +17,10 @@ use super::bounds::StoredColumn;
 use super::checks::check_footer;
 use super::decode::{damaged, guarded};
 use super::offset_index;
-use crate::Result;
 use crate::dictionary::retyped;
 use crate::pinned::PinnedFile;
 use crate::source_file::{Cuts, RowGroup, RowRange};
+use crate::{Error, Result};
 
 /// Bytes at the end of a file to fetch at first. Most footers are shorter.
 const FOOTER_BYTES_GUESS: u64 = 64 << 10;
@@ -161,6 +162,7 @@ impl Tail {
 pub(super) async fn read_footer(file: &PinnedFile) -> Result<ArrowReaderMetadata> {
     let tail = Tail::read(file).await?;
     let metadata = Arc::new(tail.metadata(file).await?);
+    check_intervals(file, &metadata)?;
     guarded(file, async {
         let footer = ArrowReaderMetadata::try_new(Arc::clone(&metadata), ArrowReaderOptions::new())?;
         check_lists(footer.schema(), &metadata)?;
@@ -176,6 +178,24 @@ pub(super) async fn read_footer(file: &PinnedFile) -> Result<ArrowReaderMetadata
         ArrowReaderMetadata::try_new(metadata, options)
     })
     .await
+}
+
+/// Refuses intervals unless Arrow's schema, which few writers add, says their unit. The decoder would leave out their
+/// months.
+fn check_intervals(file: &PinnedFile, metadata: &ParquetMetaData) -> Result<()> {
+    let metadata = metadata.file_metadata();
+    let has_units =
+        metadata.key_value_metadata().is_some_and(|all| all.iter().any(|it| it.key == ARROW_SCHEMA_META_KEY));
+    let mut columns = metadata.schema_descr().columns().iter();
+    match columns.find(|column| !has_units && column.converted_type() == ConvertedType::INTERVAL) {
+        None => Ok(()),
+        Some(column) => Err(Error::invalid(format!(
+            "\"{}\" has intervals of months, days and milliseconds in column \"{}\", which cannot be read",
+            file.path(),
+            column.path().string()
+        ))
+        .with_hint("write the column as a number, such as its seconds, or as text")),
+    }
 }
 
 pub(super) fn row_groups(file: &PinnedFile, metadata: &ParquetMetaData) -> Result<Vec<RowGroup>> {
