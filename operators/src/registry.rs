@@ -19,6 +19,7 @@ use crate::text::measures;
 /// Every operator, by category and then by name.
 pub static OPERATORS: &[&dyn Operator] = &[
     &crate::decode_image::DecodeImage,
+    &crate::decode_image::mask::DecodeMask,
     &in_place::AUTO_CONTRAST,
     &crate::center_crop::CenterCrop,
     &augment::COLOR_JITTER,

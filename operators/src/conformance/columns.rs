@@ -44,7 +44,8 @@ pub(super) fn columns(class: TypeClass, draws: &mut Draws) -> Vec<(Field, ArrayR
             all.push(column(Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(lists))));
             all
         }
-        TypeClass::Binary => binary_columns(draws),
+        TypeClass::Binary => binary_columns(draws, file),
+        TypeClass::Mask => binary_columns(draws, png_file),
         TypeClass::Numeric => number_columns(draws),
         TypeClass::Hashable => hashable_columns(draws),
         TypeClass::NumericOrList => [number_columns(draws), list_columns(draws)].concat(),
@@ -59,7 +60,7 @@ pub(super) fn columns(class: TypeClass, draws: &mut Draws) -> Vec<(Field, ArrayR
         }
         TypeClass::TextOrBinary => {
             let mut all = columns(TypeClass::Text, draws);
-            all.extend(binary_columns(draws).into_iter().filter(|(field, _)| class.accepts(field)));
+            all.extend(binary_columns(draws, file).into_iter().filter(|(field, _)| class.accepts(field)));
             all
         }
         // One digit at least, and any digits are JSON.
@@ -129,7 +130,7 @@ fn messages(draws: &mut Draws) -> Vec<(Field, ArrayRef)> {
 }
 
 /// Returns columns of small files, also as media.
-fn binary_columns(draws: &mut Draws) -> Vec<(Field, ArrayRef)> {
+fn binary_columns(draws: &mut Draws, file: fn(&mut Draws) -> Vec<u8>) -> Vec<(Field, ArrayRef)> {
     let files = optional(draws, file);
     let files = || files.iter().map(Option::as_deref);
     let bytes: ArrayRef = Arc::new(files().collect::<BinaryArray>());
@@ -356,6 +357,10 @@ fn file(draws: &mut Draws) -> Vec<u8> {
     if draws.below(3) == 0 {
         return JPEG.to_vec();
     }
+    png_file(draws)
+}
+
+fn png_file(draws: &mut Draws) -> Vec<u8> {
     let (height, width) = (side(draws), side(draws));
     let mut file = vec![];
     let mut encoder = png::Encoder::new(&mut file, width as u32, height as u32);

@@ -151,7 +151,7 @@ fn garbage(operator: &'static dyn Operator, draws: &mut Draws) -> Result<(), Str
         for (parameter, argument) in operator.descriptor().parameters.iter().zip(&mut case.arguments) {
             let ParameterKind::Input(class) = parameter.kind else { continue };
             let (field, array) = match class {
-                TypeClass::Binary => damaged_files(draws),
+                TypeClass::Binary | TypeClass::Mask => damaged_files(draws),
                 TypeClass::Image => lying_images(draws),
                 _ => return Ok(()),
             };
