@@ -22,6 +22,7 @@ pub static OPERATORS: &[&dyn Operator] = &[
     &crate::decode_image::mask::DecodeMask,
     &in_place::AUTO_CONTRAST,
     &crate::center_crop::CenterCrop,
+    &crate::check_size::CheckSize,
     &augment::COLOR_JITTER,
     &encode::ENCODE_JPEG,
     &encode::ENCODE_PNG,

@@ -15,7 +15,7 @@ use arrow::datatypes::{DataType, Field, Float32Type, Int32Type, Int64Type, UInt8
 use forebay_arrays::FixedShapeTensor;
 
 use crate::descriptor::TypeClass;
-use crate::image_column::{self, CHANNELS};
+use crate::image_column::{self, CHANNELS, Images, Size};
 use crate::keyed::Draws;
 
 /// Rows in a generated batch: enough for several nulls, and few enough to run each row alone.
@@ -289,6 +289,17 @@ fn fixed_images(draws: &mut Draws) -> (Field, ArrayRef) {
         (Ok(field), Ok(array)) => (field, array),
         other => unreachable!("generated images are a tensor: {other:?}"),
     }
+}
+
+/// Returns the heights and the widths of images, which are null where the image is.
+pub(super) fn sides(field: &Field, array: &ArrayRef) -> Result<[ArrayRef; 2], String> {
+    let images = Images::try_new(field, array).map_err(|e| e.to_string())?;
+    let sizes = (0..images.len()).map(|row| images.get(row).map(|image| image.map(|image| image.size())));
+    let sizes = sizes.collect::<datafusion::common::Result<Vec<_>>>().map_err(|e| e.to_string())?;
+    let side = |of: fn(Size) -> usize| -> ArrayRef {
+        Arc::new(sizes.iter().map(|size| size.map(|size| of(size) as i32)).collect::<Int32Array>())
+    };
+    Ok([side(|size| size.height), side(|size| size.width)])
 }
 
 /// Returns tensors of floats, like those from `normalize`.
