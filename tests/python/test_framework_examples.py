@@ -36,6 +36,7 @@ SCRIPTS: dict[str, tuple[str, int]] = {
     "transformers": ("checkpoint-*/trainer_state.json", 1),
     "keras": ("forebay.json", 1),
     "jax": ("[0-9]*/data/*", 2),
+    "accelerate": ("step-*", 2),
     "fsdp": ("step-*/.metadata", 2),
 }
 

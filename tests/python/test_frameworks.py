@@ -122,6 +122,11 @@ def transformers(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def accelerate(tmp_path_factory):
+    return run("accelerate_runs.py", tmp_path_factory.mktemp("accelerate"))
+
+
+@pytest.fixture(scope="module")
 def fsdp(tmp_path_factory):
     return run("fsdp_runs.py", tmp_path_factory.mktemp("fsdp"))
 
@@ -147,6 +152,7 @@ EPOCHS = {
         "plain", "accumulated", "unknown-length", "validated", "validated-by-one-function", "reloaded", "ranks-plain"
     ],
     "transformers": ["plain", "accumulated", "unknown-length", "counted", "ranks-plain", "ranks-made-before"],
+    "accelerate": ["plain", "exact", "exact-counted", "ranks-plain", "ranks-exact"],
     "fsdp": ["plain", "ranks-plain"],
     "jax": ["plain", "ranks-plain"],
     "keras": [
@@ -187,6 +193,17 @@ RESUMED = {
         ("max-steps-resumed", "plain", 8),
         ("accumulated-resumed", "accumulated", 10),
         ("unknown-length-resumed", "unknown-length", 8),
+        ("ranks-resumed", "plain", 8),
+        ("ranks-resumed-of-one", "plain", 8),
+        ("resumed-of-ranks", "plain", 8),
+    ],
+    "accelerate": [
+        ("exact", "plain", 0),
+        ("exact-counted", "plain", 0),
+        ("resumed", "plain", 8),
+        ("after-the-end", "plain", 6),
+        ("unknown-length-resumed", "plain", 6),
+        ("ranks-exact", "ranks-plain", 0),
         ("ranks-resumed", "plain", 8),
         ("ranks-resumed-of-one", "plain", 8),
         ("resumed-of-ranks", "plain", 8),
@@ -264,6 +281,12 @@ REFUSED = {
         "small-evaluation-batch": "per_device_eval_batch_size=8",
         "foreign-checkpoint": "has no place of a Forebay loader",
         "ranks-uneven": "drop_last=True",
+        "ranks-given": "rank 0 of 1",
+    },
+    "accelerate": {
+        "other-seed": "seed was 3 and is 4",
+        "no-samples": "24 samples, and 48 in a global step",
+        "no-samples-found": "the query leaves too few samples",
         "ranks-given": "rank 0 of 1",
     },
     "fsdp": {"other-seed": "seed was 3 and is 4"},
