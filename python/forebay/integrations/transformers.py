@@ -196,6 +196,10 @@ class ForebayTrainerMixin(_OfTrainer):
 class Trainer(ForebayTrainerMixin, transformers.Trainer):
     """Hugging Face's `Trainer`, which also takes Forebay loaders as datasets: see `ForebayTrainerMixin`."""
 
+    if TYPE_CHECKING:
+        # The types of Trainer's own arguments do not name loaders.
+        def __init__(self, *args: Any, **options: Any) -> None: ...
+
 
 class TrainBatches:
     """The training loader as Trainer iterates over it: once in each epoch."""
