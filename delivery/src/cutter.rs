@@ -48,7 +48,7 @@ impl<W: Clone> Cutter<W> {
     }
 
     fn global_batch(&self) -> u64 {
-        self.settings.batch_size * self.settings.world_size
+        self.settings.global_batch()
     }
 
     /// Takes the next window, which covers `offsets`. The window before it must be cut to its end.

@@ -21,3 +21,10 @@ pub struct ReadSettings {
     /// The number of ranks.
     pub world_size: u64,
 }
+
+impl ReadSettings {
+    /// Returns the number of samples in a global step, over all ranks.
+    pub fn global_batch(&self) -> u64 {
+        self.batch_size * self.world_size
+    }
+}

@@ -21,6 +21,7 @@ pub use stream::{Ended, Fragment, Open};
 
 use crate::clock::Millis;
 use crate::cutter::{Cut, Cutter};
+use crate::empty_epoch::EmptyEpoch;
 use crate::error::ErrorKind;
 use crate::messages::{BrokenLease, Membership, ReaderReply, ReaderSync, Report, Route};
 use crate::position::Token;
@@ -140,6 +141,7 @@ pub struct Trainer<R> {
     /// The next window to cut.
     cut: WindowId,
     cutter: Cutter<WindowId>,
+    empty: EmptyEpoch,
     steps: Steps,
     /// The batch that is being assembled. Its missing parts are in `parts`.
     current: Option<CurrentBatch<R>>,
@@ -188,6 +190,7 @@ impl<R> Trainer<R> {
             receive: WindowStart { window: begin.window, offset: begin.window_offset },
             cut: begin.window,
             cutter: Cutter::new(settings, begin.offset),
+            empty: EmptyEpoch::new(&settings, &begin),
             steps: Steps::new(Arc::clone(&feed), begin.window.epoch),
             feed,
             current: None,
@@ -466,6 +469,11 @@ impl<R> Trainer<R> {
         }
     }
 
+    /// Returns whether the first epoch has no batch for any rank, although others follow.
+    pub fn met_empty_epoch(&self) -> bool {
+        self.empty.was_met()
+    }
+
     /// Returns the next result for the loop.
     pub fn next(&mut self, now: Millis) -> Next<R> {
         let next = self.advance();
@@ -521,6 +529,7 @@ impl<R> Trainer<R> {
                 }
             }
             self.steps.push(window, offsets.start);
+            self.empty.push(&self.settings, window.epoch, offsets.end, last);
             self.cutter.push(window, offsets, last);
             self.cut = after;
         }

@@ -1,5 +1,7 @@
 """The samples that the examples train on: numbered rows with features, and a target that depends on them."""
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 
@@ -21,6 +23,6 @@ def samples() -> forebay.Table:
     return forebay.table(pa.table(rows), name="samples")
 
 
-def load(table: forebay.Table, **options) -> forebay.Loader:
+def load(table: forebay.Table, **options: Any) -> forebay.Loader[Any]:
     """16 steps in an epoch, on any number of ranks."""
     return table.load(global_batch_size=32, shuffle=True, seed=17, drop_last=True, **options)

@@ -29,7 +29,7 @@ def train_step(weights, batch):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--folder", type=Path, required=True, help="the folder of the checkpoints")
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--coordinator", default="127.0.0.1:7080", help="host and port of process 0")

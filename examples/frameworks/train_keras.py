@@ -23,13 +23,13 @@ class Print(keras.callbacks.Callback):
         self.epoch, self.total = epoch, 0.0
 
     def on_train_batch_end(self, batch, logs=None):
-        total = logs["loss"] * (batch + 1)
+        total = (logs or {})["loss"] * (batch + 1)
         print(json.dumps({"epoch": self.epoch, "loss": float(total - self.total)}), flush=True)
         self.total = total
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--folder", type=Path, required=True, help="the folder of the backup")
     parser.add_argument("--epochs", type=int, default=4)
     options = parser.parse_args()
@@ -41,7 +41,13 @@ def main() -> None:
     model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(1)])
     model.compile(optimizer=keras.optimizers.AdamW(0.01), loss="mse")
     backup = BackupAndRestore(data, options.folder, save_freq=5)
-    model.fit(data, epochs=options.epochs, validation_data=validation, callbacks=[backup, Print()], verbose=0)
+    model.fit(
+        data,
+        epochs=options.epochs,
+        validation_data=validation,
+        callbacks=[backup, Print()],
+        verbose=0,  # pyright: ignore[reportArgumentType]  (Keras takes numbers, but its types say text)
+    )
 
 
 if __name__ == "__main__":

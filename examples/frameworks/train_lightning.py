@@ -36,7 +36,7 @@ class Model(pl.LightningModule):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--folder", type=Path, required=True, help="the folder of the checkpoints")
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--devices", type=int, default=1)

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use forebay_delivery::{Millis, Next, Origin, ReceiveLimits, Token, Trainer};
+use forebay_delivery::{Millis, Next, Origin, ReadSettings, ReceiveLimits, Token, Trainer};
 use forebay_protocol::{Batch, Error, Result};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -24,6 +24,7 @@ use crate::wire::FeedMetadata;
 /// Reads a rank's stride of a feed. Dropping it leaves the feed.
 pub(crate) struct RankReader {
     follower: Follower,
+    settings: ReadSettings,
     patience_ms: Millis,
     last: Option<Token>,
     /// When the loop started waiting. The loop may cancel its call and call again in between.
@@ -57,6 +58,7 @@ impl RankReader {
             FollowedTrainer::new(machine, feed, Arc::clone(&what.schema), Clock::start(), Arc::new(Notify::new()));
         Ok(Self {
             follower: Follower::new(followed, dispatch, transport, what.request.clone(), secret),
+            settings: what.settings(),
             patience_ms: patience_ms(options.patience),
             last: None,
             waits_since: None,
@@ -84,8 +86,13 @@ impl RankReader {
         loop {
             let followed = &self.follower.followed;
             let now = followed.now();
-            let next = followed.with(|trainer| trainer.next(now)).expect("a rank has one trainer as long as it reads");
+            let (next, is_empty) = followed
+                .with(|trainer| (trainer.next(now), trainer.met_empty_epoch()))
+                .expect("a rank has one trainer as long as it reads");
             followed.looked();
+            if is_empty {
+                return Err(Error::empty_epoch(&self.settings));
+            }
             match next {
                 Next::Deliver(batch) => {
                     self.waits_since = None;

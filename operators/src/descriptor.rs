@@ -93,6 +93,8 @@ pub enum ParameterKind {
 pub enum TypeClass {
     /// Bytes, or encoded media as `struct{bytes, path}`.
     Binary,
+    /// Like `Binary`: a file of a format that keeps numbers exactly.
+    Mask,
     /// A uint8 tensor of height x width x 3, of fixed or variable shape.
     Image,
     /// An integer or a float.
@@ -357,7 +359,7 @@ impl TypeClass {
     /// Returns the wording of the accepted arguments after "must be".
     pub fn wording(&self) -> &'static str {
         match self {
-            Self::Binary => "binary",
+            Self::Binary | Self::Mask => "binary",
             Self::Image => "an image (uint8 tensor of height x width x 3)",
             Self::Numeric => "a number",
             Self::Hashable => "an integer, float, boolean, string or binary value",
@@ -390,7 +392,7 @@ impl TypeClass {
     pub fn accepts(&self, field: &Field) -> bool {
         let data_type = field.data_type();
         match self {
-            Self::Binary => is_binary(data_type) || media_bytes(data_type).is_some(),
+            Self::Binary | Self::Mask => is_binary(data_type) || media_bytes(data_type).is_some(),
             Self::Image => image_column::is_image(field),
             Self::Tensor => {
                 image_column::value_type(field).is_some_and(|value| value.is_integer() || value.is_floating())
@@ -443,7 +445,7 @@ impl TypeClass {
     /// wraps coercion errors in two sentences of its own, so [`Self::accepts`] reports them a moment later.
     pub fn coerce(&self, data_type: &DataType) -> DataType {
         match (self, data_type) {
-            (Self::Binary | Self::Hashable, DataType::Null) => DataType::Binary,
+            (Self::Binary | Self::Mask | Self::Hashable, DataType::Null) => DataType::Binary,
             (Self::Numeric, DataType::Null) => DataType::Float64,
             (Self::Numeric | Self::Hashable, DataType::Float16) => DataType::Float32,
             (Self::Numeric | Self::Hashable, data_type) if data_type.is_decimal() => DataType::Float64,

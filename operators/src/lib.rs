@@ -66,6 +66,7 @@ mod annotations;
 mod arguments;
 mod cast_tensor;
 mod center_crop;
+mod check_size;
 mod checked_arithmetic;
 mod chunk;
 mod clamp;

@@ -19,8 +19,10 @@ use crate::text::measures;
 /// Every operator, by category and then by name.
 pub static OPERATORS: &[&dyn Operator] = &[
     &crate::decode_image::DecodeImage,
+    &crate::decode_image::mask::DecodeMask,
     &in_place::AUTO_CONTRAST,
     &crate::center_crop::CenterCrop,
+    &crate::check_size::CheckSize,
     &augment::COLOR_JITTER,
     &encode::ENCODE_JPEG,
     &encode::ENCODE_PNG,

@@ -9,7 +9,11 @@ use std::sync::Arc;
 
 use forebay_arrays::ColumnError;
 pub use forebay_delivery::ErrorKind;
+use forebay_delivery::ReadSettings;
 use forebay_delivery::messages::Report;
+
+/// The cure of [`Error::empty_epoch`].
+const EMPTY_EPOCH_HINT: &str = "use a smaller batch size, or check the query and its files";
 
 /// A specialised result.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -45,6 +49,15 @@ impl Error {
     /// An error in the request, which the caller must fix.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Invalid, message)
+    }
+
+    /// The error of a feed without a batch for any rank, of which a reader would read one epoch after another.
+    pub fn empty_epoch(settings: &ReadSettings) -> Self {
+        let message = format!(
+            "an epoch has no batch: the query leaves too few samples, and {} in a global step",
+            settings.global_batch()
+        );
+        Self::invalid(message).with_hint(EMPTY_EPOCH_HINT)
     }
 
     /// A bug in Forebay.

@@ -232,6 +232,18 @@ class Loader(Generic[B]):
         self._loop = None
         self._advance(loop)
 
+    def _refuse_empty(self, loop: Loop) -> None:
+        """Refuses the end of a loop that began with an epoch, if no rank has a batch in it. A training loop would go on
+        with nothing, epoch after epoch."""
+        share, begin = self._own, loop.begin
+        is_over = self._epochs is not None and begin.epoch >= self._epochs
+        # With dynamic delivery, other ranks may have taken all samples.
+        if loop.has_received or begin.offset or loop.empty_of is not None or is_over or share.is_dynamic:
+            return
+        if not (self._others_have_a_batch(begin) if share.total is None else share.steps()):
+            loop.has_failed = True
+            raise no_batch(self._feed.samples_per_epoch, share.global_batch_size)
+
     def _advance(self, loop: Loop) -> None:
         """Lets the next loop begin after `loop`, which had all its batches."""
         if self._epochs is None:
@@ -610,6 +622,15 @@ class Loader(Generic[B]):
 
 
 _SUMMED = ("batches", "samples", "bytes", "bad_rows", "wait_seconds")
+
+
+def no_batch(samples: int | None, global_batch_size: int) -> InvalidError:
+    """The error of an epoch without a batch for any rank."""
+    found = "the query leaves too few samples" if samples is None else f"{samples} samples"
+    return InvalidError(
+        f"an epoch has no batch: {found}, and {global_batch_size} in a global step",
+        "use a smaller batch size, or drop_last=False, or check the query and its files",
+    )
 
 
 def check_columns(columns: list[str], known: list[str]) -> None:

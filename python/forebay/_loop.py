@@ -163,6 +163,7 @@ class Batches:
         if batch is None:
             # After an error the stream is at its end, but the epoch is not.
             if not loop.has_failed:
+                self._loader._refuse_empty(loop)
                 self._loader._finish(loop)
             raise StopIteration
         return batch

@@ -1,4 +1,5 @@
-//! Window operators: `mixup`, `cutmix`, `drop_near_duplicates`.
+//! Window operators: `mixup`, `cutmix`, `drop_near_duplicates`, `repeat_rows`, `pair_rows`, `sample_negatives`; and
+//! rows whose calls draw by keys.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +12,7 @@ use crate::support::{Folder, repository};
 
 const PHOTOS: usize = 24;
 
-/// Writes a folder of photographs and a pipeline `train`. In its SQL `rows` stands for a subquery of random crops.
+/// Writes a folder of photographs and a pipeline `train`. In its SQL `ROWS` stands for a subquery of random crops.
 fn photos(sql: &str) -> (Folder, String) {
     let folder = Folder::new();
     let mut files: Vec<_> = ["cat", "rocket"]
@@ -28,14 +29,14 @@ fn photos(sql: &str) -> (Folder, String) {
     let script = folder.script(&format!(
         "CREATE EXTERNAL TABLE photos STORED AS MEDIA LOCATION 'photos';
          CREATE PIPELINE train WITH (shuffle = true, seed = 5, window_rows = 10, epochs = 2, batch_size = 3) AS {}",
-        sql.replace("rows", rows)
+        sql.replace("ROWS", rows)
     ));
     (folder, script)
 }
 
 /// Returns each epoch's images by label, from a pipeline that mixes nothing.
 async fn plain() -> [BTreeMap<i64, Vec<u8>>; 2] {
-    let (folder, script) = photos("SELECT image, label FROM rows AS photos;");
+    let (folder, script) = photos("SELECT image, label FROM ROWS AS photos;");
     let mut plain = [BTreeMap::new(), BTreeMap::new()];
     for batch in read(&open(&folder, &script, &FeedOptions::default()).await, &ReadOptions::default()).await {
         for (row, label) in integers(&batch.records, "label").into_iter().enumerate() {
@@ -51,7 +52,7 @@ async fn rows_are_mixed_with_another_of_their_window_as_it_is_in_that_epoch() {
     let plain = plain().await;
     for operator in ["mixup", "cutmix"] {
         let (folder, script) =
-            photos(&format!("SELECT image, label, path FROM {operator}(rows, num_classes => {PHOTOS}, alpha => 0.8);"));
+            photos(&format!("SELECT image, label, path FROM {operator}(ROWS, num_classes => {PHOTOS}, alpha => 0.8);"));
         let feed = open(&folder, &script, &FeedOptions::default()).await;
         assert_eq!(feed.samples_per_epoch(), Some(PHOTOS as u64));
         let (mut partners, mut pairs) = ([BTreeSet::new(), BTreeSet::new()], [BTreeSet::new(), BTreeSet::new()]);
@@ -105,7 +106,7 @@ async fn rows_are_mixed_with_another_of_their_window_as_it_is_in_that_epoch() {
 
 #[tokio::test]
 async fn what_is_not_asked_for_is_not_made_and_columns_keep_their_names() {
-    let (folder, script) = photos("SELECT m.label, class FROM mixup(rows, num_classes => 99, p => 0.5) AS m;");
+    let (folder, script) = photos("SELECT m.label, class FROM mixup(ROWS, num_classes => 99, p => 0.5) AS m;");
     let feed = open(&folder, &script, &FeedOptions::default()).await;
     let names: Vec<_> = feed.schema().fields().iter().map(|field| field.name().clone()).collect();
     assert_eq!(names, ["label", "class"]);
@@ -198,7 +199,7 @@ async fn mixing_is_another_in_each_epoch_wherever_it_is_computed() {
 #[tokio::test]
 async fn rows_are_mixed_again_with_others() {
     let (folder, script) = photos(&format!(
-        "SELECT image, label FROM cutmix((SELECT * FROM mixup(rows, num_classes => {PHOTOS})), alpha => 0.5);"
+        "SELECT image, label FROM cutmix((SELECT * FROM mixup(ROWS, num_classes => {PHOTOS})), alpha => 0.5);"
     ));
     let feed = open(&folder, &script, &FeedOptions::default()).await;
     let mut parts = 0;
@@ -228,5 +229,42 @@ async fn what_is_decoded_fast_does_not_depend_on_the_columns_asked_for() {
         for (one, whole) in read(&one, &ReadOptions::default()).await.iter().zip(&whole) {
             assert_eq!(&one.records[column], &whole.records[column], "{column}");
         }
+    }
+}
+
+/// Queries whose rows depend on draws, each from one row of a window or from several.
+const DRAWN: [(&str, &str); 5] = [
+    (
+        "repeat_rows",
+        "SELECT image, label FROM repeat_rows(
+             (SELECT *, CASE WHEN label % 3 = 0 THEN 2.5 ELSE 0.7 END AS times FROM ROWS), times => 'times');",
+    ),
+    (
+        "pair_rows",
+        "SELECT image, label, partner_image, partner_label
+         FROM pair_rows((SELECT *, label % 4 AS kind FROM ROWS), same => 'kind');",
+    ),
+    ("sample_negatives", "SELECT label, negatives FROM sample_negatives(ROWS, column => 'label', count => 4);"),
+    (
+        "random_crop_boxes",
+        "SELECT random_hflip(random_crop(decode_image(bytes), 64, 48, key => 'view'), key => 'view') AS image,
+             random_hflip_boxes(random_crop_boxes([[0, 0, 90, 80], [40, 50, 260, 240], [100, 9, 120, 290]],
+                 image_height(bytes), image_width(bytes), 64, 48, key => 'view'), 64, 48, key => 'view') AS boxes
+         FROM photos;",
+    ),
+    (
+        "mask_tokens",
+        "SELECT label, mask_tokens([label, 7 * label, 11, 12, 13, 14, 15, 16], mask_id => 3, vocab_size => 99,
+             special_ids => [0], p => 0.5) AS masked FROM ROWS;",
+    ),
+];
+
+#[tokio::test]
+async fn rows_that_depend_on_draws_are_feeds() {
+    for (operator, sql) in DRAWN {
+        let (folder, script) = photos(sql);
+        let feed = open(&folder, &script, &FeedOptions::default()).await;
+        assert!(feed.uncacheable_calls().iter().any(|call| call == operator), "{operator} draws in each epoch");
+        is_a_feed(&folder, &script).await;
     }
 }

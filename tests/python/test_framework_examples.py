@@ -33,9 +33,11 @@ MARK = "FOREBAY_TEST_RUN"
 # The files that a complete checkpoint has, and the number of ranks.
 SCRIPTS: dict[str, tuple[str, int]] = {
     "lightning": ("last.ckpt", 1),
+    "lightning-devices": ("last.ckpt", 2),
     "transformers": ("checkpoint-*/trainer_state.json", 1),
     "keras": ("forebay.json", 1),
     "jax": ("[0-9]*/data/*", 2),
+    "accelerate": ("step-*", 2),
     "fsdp": ("step-*/.metadata", 2),
 }
 
@@ -45,13 +47,16 @@ class Run:
 
     def __init__(self, name: str, folder: Path, checkpoints: Path, epochs: int):
         ranks = SCRIPTS[name][1]
-        script = EXAMPLES / f"train_{name}.py"
+        script = EXAMPLES / f"train_{name.removesuffix('-devices')}.py"
         options = ["--folder", str(checkpoints), "--epochs", f"{epochs}"]
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
         python = [sys.executable, str(script), *options]
         commands = [python]
-        if name == "jax":
+        if name.endswith("-devices"):
+            # The framework starts the other ranks.
+            commands = [[*python, "--devices", f"{ranks}"]]
+        elif name == "jax":
             many = ["--coordinator", f"127.0.0.1:{port}", "--processes", f"{ranks}", "--process"]
             commands = [[*python, *many, f"{rank}"] for rank in range(ranks)]
         elif ranks > 1:
@@ -132,8 +137,9 @@ def by_step(lines: list[dict]) -> dict[int, tuple[list[int], float]]:
     }
 
 
-# torchrun's processes take too long for CI. The runs of test_frameworks.py cover FSDP there.
-RUN = [name for name in SCRIPTS if name != "fsdp" or os.environ.get("FOREBAY_FRAMEWORKS") == "1"]
+# A launcher's processes take long to start. CI starts these once, and test_frameworks.py resumes what they run.
+STARTED_ONCE = ["lightning-devices", "fsdp"]
+RUN = [name for name in SCRIPTS if name not in STARTED_ONCE or os.environ.get("FOREBAY_FRAMEWORKS") == "1"]
 
 
 @pytest.mark.parametrize("name", RUN)
@@ -176,6 +182,19 @@ def test_a_killed_run_goes_on(name, tmp_path):
     for step, (samples, loss) in resumed.items():
         assert samples == undisturbed[step][0]
         assert loss == pytest.approx(undisturbed[step][1], rel=1e-5)
+
+
+@pytest.mark.parametrize("name", STARTED_ONCE)
+def test_ranks_of_a_launcher_share_each_epoch(name, tmp_path):
+    ranks = SCRIPTS[name][1]
+    with Run(name, tmp_path, tmp_path / "launched", 2) as run:
+        lines = list(run.lines())
+        run.wait()
+    assert len(lines) == 2 * STEPS * ranks
+    steps = by_step(lines)
+    orders = [sum((steps[step][0] for step in range(first, first + STEPS)), []) for first in (0, STEPS)]
+    assert [sorted(order) for order in orders] == [list(range(SAMPLES))] * 2
+    assert orders[0] != orders[1]
 
 
 def test_no_process_outlives_its_run(tmp_path, monkeypatch):

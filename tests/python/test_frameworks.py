@@ -122,6 +122,11 @@ def transformers(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def accelerate(tmp_path_factory):
+    return run("accelerate_runs.py", tmp_path_factory.mktemp("accelerate"))
+
+
+@pytest.fixture(scope="module")
 def fsdp(tmp_path_factory):
     return run("fsdp_runs.py", tmp_path_factory.mktemp("fsdp"))
 
@@ -144,11 +149,15 @@ def keras(tmp_path_factory):
 
 EPOCHS = {
     "lightning": [
-        "plain", "accumulated", "unknown-length", "validated", "validated-by-one-function", "reloaded", "ranks-plain"
+        "plain", "set-epoch", "accumulated", "unknown-length", "validated", "validated-by-one-function", "reloaded",
+        "ranks-plain", "ranks-made-before",
     ],
-    "transformers": ["plain", "accumulated", "unknown-length", "counted", "ranks-plain", "ranks-made-before"],
-    "fsdp": ["plain", "ranks-plain"],
-    "jax": ["plain", "ranks-plain"],
+    "transformers": [
+        "plain", "seq2seq", "accumulated", "unknown-length", "counted", "ranks-plain", "ranks-made-before"
+    ],
+    "accelerate": ["plain", "exact", "exact-counted", "ranks-plain", "ranks-exact"],
+    "fsdp": ["plain", "exact", "exact-counted", "ranks-plain", "ranks-exact"],
+    "jax": ["plain", "exact", "exact-counted", "ranks-plain", "ranks-exact"],
     "keras": [
         *[f"{backend}-{case}" for backend in KERAS_BACKENDS for case in ("plain", "without-callback")],
         "jax-ranks-plain",
@@ -158,6 +167,8 @@ EPOCHS = {
 # The case that was resumed, the undisturbed one, and the number of steps before the resume.
 RESUMED = {
     "lightning": [
+        ("set-epoch", "plain", 0),
+        ("ranks-made-before", "ranks-plain", 0),
         ("resumed", "plain", 8),
         ("after-a-validation", "plain", 0),
         ("after-lr-find", "plain", 0),
@@ -180,6 +191,8 @@ RESUMED = {
         ("resumed-of-ranks", "plain", 8),
     ],
     "transformers": [
+        ("seq2seq", "plain", 0),
+        ("seq2seq-resumed", "plain", 8),
         ("resumed", "plain", 8),
         ("resumed-without-skip", "plain", 8),
         ("resumed-from-last", "plain", 8),
@@ -191,7 +204,21 @@ RESUMED = {
         ("ranks-resumed-of-one", "plain", 8),
         ("resumed-of-ranks", "plain", 8),
     ],
+    "accelerate": [
+        ("exact", "plain", 0),
+        ("exact-counted", "plain", 0),
+        ("resumed", "plain", 8),
+        ("after-the-end", "plain", 6),
+        ("unknown-length-resumed", "plain", 6),
+        ("ranks-exact", "ranks-plain", 0),
+        ("ranks-resumed", "plain", 8),
+        ("ranks-resumed-of-one", "plain", 8),
+        ("resumed-of-ranks", "plain", 8),
+    ],
     "fsdp": [
+        ("exact", "plain", 0),
+        ("exact-counted", "plain", 0),
+        ("ranks-exact", "ranks-plain", 0),
         ("resumed", "plain", 8),
         ("after-the-end", "plain", 6),
         ("unknown-length-resumed", "plain", 6),
@@ -200,6 +227,9 @@ RESUMED = {
         ("resumed-of-ranks", "plain", 8),
     ],
     "jax": [
+        ("exact", "plain", 0),
+        ("exact-counted", "plain", 0),
+        ("ranks-exact", "ranks-plain", 0),
         ("resumed", "plain", 8),
         ("after-the-end", "plain", 6),
         ("ranks-resumed", "plain", 8),
@@ -247,7 +277,11 @@ REFUSED = {
     },
     "transformers": {
         "direct": "forebay.integrations.transformers",
+        "direct-first-of-batch": "forebay.integrations.transformers",
+        "direct-dataloader": "forebay.integrations.transformers",
         "ranks-direct": "forebay.integrations.transformers",
+        "ranks-direct-first-of-batch": "forebay.integrations.transformers",
+        "ranks-direct-dataloader": "forebay.integrations.transformers",
         "epochs": "leave out epochs=",
         "other-seed": "seed was 3 and is 4",
         "other-global-batch": "global_batch_size=4",
@@ -266,8 +300,23 @@ REFUSED = {
         "ranks-uneven": "drop_last=True",
         "ranks-given": "rank 0 of 1",
     },
-    "fsdp": {"other-seed": "seed was 3 and is 4"},
-    "jax": {"text": 'the column "word"', "ranks-given": "rank 0 of 1"},
+    "accelerate": {
+        "other-seed": "seed was 3 and is 4",
+        "no-samples": "24 samples, and 48 in a global step",
+        "no-samples-found": "the query leaves too few samples",
+        "ranks-given": "rank 0 of 1",
+    },
+    "fsdp": {
+        "other-seed": "seed was 3 and is 4",
+        "no-samples": "24 samples, and 48 in a global step",
+        "no-samples-found": "the query leaves too few samples",
+    },
+    "jax": {
+        "text": 'the column "word"',
+        "no-samples": "24 samples, and 48 in a global step",
+        "no-samples-found": "the query leaves too few samples",
+        "ranks-given": "rank 0 of 1",
+    },
     "keras": {
         f"{backend}-{case}": words
         for backend in KERAS_BACKENDS

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 use arrow::error::ArrowError;
 use forebay_arrays::{JoinedSize, batch_bytes, joined};
-use forebay_delivery::{Cut, Cutter, Origin, Plan, ReadSettings, Steps, Token, WindowId};
+use forebay_delivery::{Cut, Cutter, EmptyEpoch, Origin, Plan, ReadSettings, Steps, Token, WindowId};
 use forebay_protocol::{Batch, OnError};
 use futures::Stream;
 
@@ -39,6 +39,7 @@ pub struct Reader {
     settings: ReadSettings,
     at: WindowPosition,
     cutter: Cutter<Arc<Window>>,
+    empty: EmptyEpoch,
     steps: Steps,
     /// Rows not yet in a piece, in order.
     parts: VecDeque<PiecePart>,
@@ -100,6 +101,7 @@ impl Reader {
             settings,
             at: WindowPosition { window: begin.window, offset: begin.window_offset },
             cutter: Cutter::new(settings, begin.offset),
+            empty: EmptyEpoch::new(&settings, &begin),
             steps,
             parts: VecDeque::new(),
             in_flight: VecDeque::new(),
@@ -178,6 +180,10 @@ impl Reader {
             self.cutter = Cutter::new(self.settings, 0);
         }
         self.steps.push(id, offsets.start);
+        self.empty.push(&self.settings, id.epoch, offsets.end, last);
+        if self.empty.was_met() {
+            return Err(Error::empty_epoch(&self.settings));
+        }
         self.cutter.push(window, offsets.clone(), last);
         self.at = if last {
             WindowPosition { window: WindowId { epoch: id.epoch + 1, index: 0 }, offset: 0 }

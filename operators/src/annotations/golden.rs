@@ -6,7 +6,7 @@ use datafusion::logical_expr::{Expr, lit};
 use datafusion::prelude::col;
 use serde_json::Value;
 
-use crate::testing::{Column, column, golden, keyed, keys, select, sql, udf};
+use crate::testing::{Column, column, fixed, golden, image, keyed, keys, select, sql, udf};
 
 /// Makes a column of one list of groups, repeated.
 fn repeated(name: &str, groups: &[Vec<f32>], rows: usize) -> Column {
@@ -86,10 +86,64 @@ fn movements_are_torchvisions() {
     check("pad", "pad", &[lit(border)]);
     check("random_crop", "random_crop", &[lit(20), lit(30), key.clone()]);
     check("random_crop_padding", "random_crop", &[lit(37), lit(60), key.clone(), lit(4)]);
-    check("random_resized_crop", "random_resized_crop", &[lit(24), lit(48), key.clone()]);
+    check("random_resized_crop", "random_resized_crop", &[lit(32), lit(64), key.clone()]);
     check("random_hflip", "random_hflip", std::slice::from_ref(&key));
     check("random_vflip", "random_vflip", std::slice::from_ref(&key));
     check("random_rotate", "random_rotate", &[lit(30.0), key]);
+}
+
+/// Reads a mask, of which the file has two digits for each pixel.
+fn ids(text: &Value) -> Vec<u8> {
+    let digits = text.as_str().unwrap().as_bytes().as_chunks::<2>().0;
+    digits.iter().map(|digits| u8::from_str_radix(std::str::from_utf8(digits).unwrap(), 16).unwrap()).collect()
+}
+
+/// Returns the pixels of an id of three bytes. 0 is black, which fills what a mask does not cover.
+fn pixel(id: u8) -> [u8; 3] {
+    if id == 0 { [0; 3] } else { [id, 255 - id, id / 2 + 1] }
+}
+
+/// Returns the golden mask, repeated.
+fn mask(height: usize, width: usize, rows: usize) -> Column {
+    let id = |y: usize, x: usize| (1 + (7 * x + 31 * y + x * y) % 250) as u8;
+    let one: Vec<u8> = (0..height * width).flat_map(|at| pixel(id(at / width, at % width))).collect();
+    fixed(height, width, one.repeat(rows))
+}
+
+#[test]
+fn masks_are_torchvisions() {
+    let golden = golden("annotations");
+    let side = |name: &str| golden[name].as_u64().unwrap() as usize;
+    let check = |case: &str, operator: &str, constants: &[Expr]| {
+        let expected = golden["cases"][case]["masks"].as_array().unwrap();
+        let arguments = [&[col("image")], constants].concat();
+        let is_random = operator.starts_with("random");
+        let call = if is_random { keyed(operator, arguments) } else { udf(operator).call(arguments) };
+        let masks = mask(side("height"), side("width"), expected.len());
+        let got = select(call, vec![masks, keys(expected.len() as u64)]).unwrap();
+        for (row, expected) in expected.iter().enumerate() {
+            let (height, width, pixels) = image(&got, row).unwrap();
+            let size = golden["cases"][case]["size"].as_array().unwrap();
+            assert_eq!([height, width].map(Value::from)[..], size[..], "{case}");
+            let expected: Vec<u8> = ids(expected).into_iter().flat_map(pixel).collect();
+            let differing = (0..expected.len()).find(|at| pixels[*at] != expected[*at]);
+            let place = differing.map(|at| [at / 3 / width, at / 3 % width]);
+            assert_eq!((pixels.len(), place), (expected.len(), None), "{case}: row {row} differs at y, x");
+        }
+    };
+    let ranges = [lit(0.08), lit(1.0), lit(0.75), lit(4.0 / 3.0)];
+    let sized = |height: i32, width: i32| [lit(height), lit(width)];
+    check("resize", "resize", &[&sized(20, 61)[..], &[lit("nearest")]].concat());
+    check("center_crop", "center_crop", &sized(20, 30));
+    check("center_crop_larger", "center_crop", &sized(45, 30));
+    let border = crate::constants::parse_literal("[1, 2, 5, 3]").unwrap();
+    check("pad", "pad", &[lit(border)]);
+    check("random_crop", "random_crop", &sized(20, 30));
+    check("random_crop_padding", "random_crop", &[&sized(37, 60)[..], &[lit(4)]].concat());
+    check("random_resized_crop", "random_resized_crop", &[&sized(32, 64)[..], &ranges, &[lit("nearest")]].concat());
+    check("random_hflip", "random_hflip", &[]);
+    check("random_vflip", "random_vflip", &[]);
+    check("random_rotate", "random_rotate", &[lit(30.0)]);
 }
 
 #[test]

@@ -15,7 +15,7 @@ use arrow::datatypes::{DataType, Field, Float32Type, Int32Type, Int64Type, UInt8
 use forebay_arrays::FixedShapeTensor;
 
 use crate::descriptor::TypeClass;
-use crate::image_column::{self, CHANNELS};
+use crate::image_column::{self, CHANNELS, Images, Size};
 use crate::keyed::Draws;
 
 /// Rows in a generated batch: enough for several nulls, and few enough to run each row alone.
@@ -44,7 +44,8 @@ pub(super) fn columns(class: TypeClass, draws: &mut Draws) -> Vec<(Field, ArrayR
             all.push(column(Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(lists))));
             all
         }
-        TypeClass::Binary => binary_columns(draws),
+        TypeClass::Binary => binary_columns(draws, file),
+        TypeClass::Mask => binary_columns(draws, png_file),
         TypeClass::Numeric => number_columns(draws),
         TypeClass::Hashable => hashable_columns(draws),
         TypeClass::NumericOrList => [number_columns(draws), list_columns(draws)].concat(),
@@ -59,7 +60,7 @@ pub(super) fn columns(class: TypeClass, draws: &mut Draws) -> Vec<(Field, ArrayR
         }
         TypeClass::TextOrBinary => {
             let mut all = columns(TypeClass::Text, draws);
-            all.extend(binary_columns(draws).into_iter().filter(|(field, _)| class.accepts(field)));
+            all.extend(binary_columns(draws, file).into_iter().filter(|(field, _)| class.accepts(field)));
             all
         }
         // One digit at least, and any digits are JSON.
@@ -129,7 +130,7 @@ fn messages(draws: &mut Draws) -> Vec<(Field, ArrayRef)> {
 }
 
 /// Returns columns of small files, also as media.
-fn binary_columns(draws: &mut Draws) -> Vec<(Field, ArrayRef)> {
+fn binary_columns(draws: &mut Draws, file: fn(&mut Draws) -> Vec<u8>) -> Vec<(Field, ArrayRef)> {
     let files = optional(draws, file);
     let files = || files.iter().map(Option::as_deref);
     let bytes: ArrayRef = Arc::new(files().collect::<BinaryArray>());
@@ -290,6 +291,17 @@ fn fixed_images(draws: &mut Draws) -> (Field, ArrayRef) {
     }
 }
 
+/// Returns the heights and the widths of images, which are null where the image is.
+pub(super) fn sides(field: &Field, array: &ArrayRef) -> Result<[ArrayRef; 2], String> {
+    let images = Images::try_new(field, array).map_err(|e| e.to_string())?;
+    let sizes = (0..images.len()).map(|row| images.get(row).map(|image| image.map(|image| image.size())));
+    let sizes = sizes.collect::<datafusion::common::Result<Vec<_>>>().map_err(|e| e.to_string())?;
+    let side = |of: fn(Size) -> usize| -> ArrayRef {
+        Arc::new(sizes.iter().map(|size| size.map(|size| of(size) as i32)).collect::<Int32Array>())
+    };
+    Ok([side(|size| size.height), side(|size| size.width)])
+}
+
 /// Returns tensors of floats, like those from `normalize`.
 fn floats(draws: &mut Draws) -> (Field, ArrayRef) {
     let (height, width) = (side(draws), side(draws));
@@ -356,6 +368,10 @@ fn file(draws: &mut Draws) -> Vec<u8> {
     if draws.below(3) == 0 {
         return JPEG.to_vec();
     }
+    png_file(draws)
+}
+
+fn png_file(draws: &mut Draws) -> Vec<u8> {
     let (height, width) = (side(draws), side(draws));
     let mut file = vec![];
     let mut encoder = png::Encoder::new(&mut file, width as u32, height as u32);

@@ -8,7 +8,7 @@ use arrow::datatypes::{DataType, Field};
 use datafusion::scalar::ScalarValue;
 
 use super::case::{Case, TestArgument, constant, permutation};
-use super::columns::{ROWS, columns, damaged_files, lying_images};
+use super::columns::{ROWS, columns, damaged_files, lying_images, sides};
 use super::complete::complete;
 use super::sizes;
 use crate::descriptor::{Determinism, Nulls, ParameterKind, STEP_ARGUMENT, TypeClass};
@@ -118,6 +118,10 @@ fn case(operator: &'static dyn Operator, variant: usize, defaults: bool, draws: 
             (ParameterKind::Rows, _) => unreachable!("only table operators have rows"),
         });
     }
+    let class = |class| descriptor.parameters.iter().position(|p| p.kind == ParameterKind::Input(class));
+    if let (Some(image), Some(side)) = (class(TypeClass::Image), class(TypeClass::Side)) {
+        name_sides(&mut arguments, image, side);
+    }
     if descriptor.determinism == Determinism::KeyedRandom {
         let keys = UInt64Array::from_iter_values((0..ROWS as u64).map(|row| random_key(17, 3, row)));
         let field = Arc::new(Field::new("random_key", DataType::UInt64, false));
@@ -131,6 +135,16 @@ fn case(operator: &'static dyn Operator, variant: usize, defaults: bool, draws: 
         arguments.push(TestArgument::Column(field, Arc::new(lengths)));
     }
     Case { name, operator, arguments }
+}
+
+/// Replaces the height at `side` and the width after it by those of the images, since other sizes may be errors.
+fn name_sides(arguments: &mut [TestArgument], image: usize, side: usize) {
+    let TestArgument::Column(field, images) = &arguments[image] else { return };
+    let Ok(sides) = sides(field, images) else { unreachable!("generated images have sizes") };
+    for (argument, side) in arguments[side..].iter_mut().zip(sides) {
+        let field = Field::new("input", side.data_type().clone(), true);
+        *argument = TestArgument::Column(Arc::new(field), side);
+    }
 }
 
 /// Returns a column after the cast that DataFusion inserts.
@@ -151,8 +165,9 @@ fn garbage(operator: &'static dyn Operator, draws: &mut Draws) -> Result<(), Str
         for (parameter, argument) in operator.descriptor().parameters.iter().zip(&mut case.arguments) {
             let ParameterKind::Input(class) = parameter.kind else { continue };
             let (field, array) = match class {
-                TypeClass::Binary => damaged_files(draws),
+                TypeClass::Binary | TypeClass::Mask => damaged_files(draws),
                 TypeClass::Image => lying_images(draws),
+                TypeClass::Side => continue,
                 _ => return Ok(()),
             };
             *argument = TestArgument::Column(Arc::new(field), array);

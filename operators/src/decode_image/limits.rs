@@ -2,8 +2,23 @@
 
 use datafusion::common::Result;
 
+use crate::descriptor::{ConstantKind, Parameter};
 use crate::image_column::{CHANNELS, Size};
 use crate::operator::Arguments;
+
+pub(super) const MAX_SIDE: Parameter = Parameter::constant(
+    "max_side",
+    ConstantKind::PositiveInteger,
+    "The greatest height and width of an image, at most 65535; a larger image is an error",
+)
+.or("16384");
+
+pub(super) const MAX_PIXELS: Parameter = Parameter::constant(
+    "max_pixels",
+    ConstantKind::PositiveInteger,
+    "The greatest number of pixels in an image, at most 715827882; a larger image is an error",
+)
+.or("67108864");
 
 /// Limits on the size of an image, because a file of a few kilobytes may claim any size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

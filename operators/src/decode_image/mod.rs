@@ -8,10 +8,12 @@ mod image_format;
 mod image_header;
 mod jpeg;
 mod limits;
+pub(crate) mod mask;
 mod orientation;
 mod other;
 mod png;
 pub(crate) mod properties;
+mod samples;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -30,8 +32,12 @@ pub(crate) use files::Files;
 use image_format::{ImageFormat, format};
 pub(crate) use image_header::ImageHeader;
 pub(crate) use limits::Limits;
+pub(crate) use samples::Samples;
 
 pub(crate) const NAME: &str = "decode_image";
+
+/// The description of the column of files.
+const BYTES: &str = "The files' contents, or `struct{bytes, path}`";
 
 static DESCRIPTOR: Descriptor = Descriptor {
     name: NAME,
@@ -39,25 +45,15 @@ static DESCRIPTOR: Descriptor = Descriptor {
     category: "image",
     summary: "Decodes JPEG, PNG, WebP, GIF, BMP and TIFF files to RGB pixels",
     parameters: &[
-        Parameter::input("bytes", TypeClass::Binary, "The files' contents, or `struct{bytes, path}`"),
+        Parameter::input("bytes", TypeClass::Binary, BYTES),
         Parameter::constant(
             "fast",
             ConstantKind::Boolean,
             "Whether a large JPEG file may be decoded at a reduced size if the query shrinks the image",
         )
         .or("false"),
-        Parameter::constant(
-            "max_side",
-            ConstantKind::PositiveInteger,
-            "The greatest height and width of an image, at most 65535; a larger image is an error",
-        )
-        .or("16384"),
-        Parameter::constant(
-            "max_pixels",
-            ConstantKind::PositiveInteger,
-            "The greatest number of pixels in an image, at most 715827882; a larger image is an error",
-        )
-        .or("67108864"),
+        limits::MAX_SIDE,
+        limits::MAX_PIXELS,
     ],
     returns: "a uint8 tensor of variable shape height x width x 3",
     docs: "The first bytes determine the format. Greyscale, palette, CMYK and YCCK images become RGB. 16-bit samples \
@@ -104,27 +100,32 @@ impl Operator for DecodeImage {
     }
 
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {
-        let files = Files::try_new(arguments.array("bytes")?)?;
-        let named = |problem| exec_datafusion_err!("{}: {problem}", DESCRIPTOR.name);
-
-        let limits = Limits::of(arguments)?;
-        let headers = (0..files.len())
-            .map(|row| files.get(row).map(|file| limited_header(file, limits).map_err(named)).transpose());
-        let headers = headers.collect::<Result<Vec<_>>>()?;
-        let layout = ImageLayout::variable(NAME, headers.iter().map(|header| Ok(header.map(ImageHeader::shown))))?;
-        layout.reserve(NAME, 1)?;
-        let mut pixels = pool::outputs().take_filled(layout.values());
-        let mut scratch = DecodeScratch::default();
-        for (row, header) in headers.into_iter().enumerate() {
-            let (Some(file), Some(header)) = (files.get(row), header) else { continue };
-            whole(file, header, &mut pixels.values()[layout.range(row)], &mut scratch).map_err(named)?;
-        }
-        layout.array::<UInt8Type>(pixels.freeze().into(), files.nulls().cloned())
+        decode_each(NAME, arguments, Samples::Colours)
     }
 
     fn image_step(&self, arguments: &Arguments) -> Result<Option<Step>> {
         Ok(Some(Step::Decode { fast: arguments.flag("fast")?, limits: Limits::of(arguments)? }))
     }
+}
+
+/// Decodes the files of a call's column, each into its place in one buffer.
+fn decode_each(name: &str, arguments: &Arguments, samples: Samples) -> Result<ArrayRef> {
+    let files = Files::try_new(arguments.array("bytes")?)?;
+    let named = |problem| exec_datafusion_err!("{name}: {problem}");
+    let limits = Limits::of(arguments)?;
+    let header = |file| samples.check(file).and_then(|()| limited_header(file, limits)).map_err(named);
+    let headers = (0..files.len()).map(|row| files.get(row).map(header).transpose());
+    let headers = headers.collect::<Result<Vec<_>>>()?;
+    let layout = ImageLayout::variable(name, headers.iter().map(|header| Ok(header.map(ImageHeader::shown))))?;
+    layout.reserve(name, 1)?;
+    let mut pixels = pool::outputs().take_filled(layout.values());
+    let mut scratch = DecodeScratch::default();
+    for (row, header) in headers.into_iter().enumerate() {
+        let (Some(file), Some(header)) = (files.get(row), header) else { continue };
+        let out = &mut pixels.values()[layout.range(row)];
+        whole(file, header, samples, out, &mut scratch).map_err(named)?;
+    }
+    layout.array::<UInt8Type>(pixels.freeze().into(), files.nulls().cloned())
 }
 
 /// Returns whether a column of files may hold nulls, or structs with null bytes.
@@ -184,14 +185,15 @@ fn header(file: &[u8]) -> std::result::Result<ImageHeader, String> {
 pub(crate) fn whole(
     file: &[u8],
     header: ImageHeader,
+    samples: Samples,
     out: &mut [u8],
     scratch: &mut DecodeScratch,
 ) -> std::result::Result<(), String> {
     if header.orientation == orientation::UPRIGHT {
-        return decode(file, header.stored, out, &mut scratch.decoders);
+        return decode(file, header.stored, samples, out, &mut scratch.decoders);
     }
     let stored = sized(&mut scratch.stored, out.len());
-    decode(file, header.stored, stored, &mut scratch.decoders)?;
+    decode(file, header.stored, samples, stored, &mut scratch.decoders)?;
     orientation::turn(stored, header.stored, header.orientation, out);
     Ok(())
 }
@@ -221,7 +223,7 @@ pub(crate) fn part<'a>(
     let values = decoded.size().values();
     let mut load = |out: &mut [u8]| match is_jpeg {
         true => guarded(|| jpeg::decode(file, stored, Scale::Whole, out, &mut decoders.jpeg)),
-        false => decode(file, header.stored, out, decoders),
+        false => decode(file, header.stored, Samples::Colours, out, decoders),
     };
     if header.orientation == orientation::UPRIGHT {
         load(sized(shown, values))?;
@@ -256,12 +258,18 @@ fn reduced<'a>(
 }
 
 /// Decodes the stored pixels.
-fn decode(file: &[u8], size: Size, out: &mut [u8], decoders: &mut Decoders) -> std::result::Result<(), String> {
+fn decode(
+    file: &[u8],
+    size: Size,
+    samples: Samples,
+    out: &mut [u8],
+    decoders: &mut Decoders,
+) -> std::result::Result<(), String> {
     let format = format(file)?;
     guarded(|| match format {
         ImageFormat::Jpeg => jpeg::decode(file, Rectangle::whole(size), Scale::Whole, out, &mut decoders.jpeg),
-        ImageFormat::Png => png::decode(file, size, out, &mut decoders.samples),
-        other => other::decode(file, other, size, out, &mut decoders.samples),
+        ImageFormat::Png => png::decode(file, size, samples, out, &mut decoders.samples),
+        other => other::decode(file, other, size, samples, out, &mut decoders.samples),
     })
 }
 
@@ -399,7 +407,7 @@ mod tests {
                 let size = header.stored;
                 // The limits hold for the sizes that a header claims. The test need not fill gigabytes to check them.
                 if size.height * size.width <= 1 << 22 {
-                    let _ = super::whole(&bytes, header, &mut vec![0; size.values()], &mut scratch);
+                    let _ = super::whole(&bytes, header, Samples::Colours, &mut vec![0; size.values()], &mut scratch);
                 }
             }
         }
@@ -428,7 +436,8 @@ mod tests {
             // Call the kernel without a planner, which would take most of the time.
             let one = |file: &[u8]| {
                 let header = header(file)?;
-                super::whole(file, header, &mut vec![0; header.stored.values()], &mut DecodeScratch::default())
+                let out = &mut vec![0; header.stored.values()];
+                super::whole(file, header, Samples::Colours, out, &mut DecodeScratch::default())
             };
             assert!(one(&file).is_ok(), "{name}");
             let mut thumbnail = file.clone();
@@ -472,6 +481,7 @@ mod tests {
                         whole(
                             &photo[..len],
                             header,
+                            Samples::Colours,
                             &mut vec![0; header.stored.values()],
                             &mut DecodeScratch::default(),
                         )

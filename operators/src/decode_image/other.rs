@@ -3,10 +3,11 @@
 use std::io::Cursor;
 
 use image::codecs::{bmp::BmpDecoder, gif::GifDecoder, tiff::TiffDecoder, webp::WebPDecoder};
-use image::{ColorType, ImageDecoder, ImageResult};
+use image::{ColorType, ExtendedColorType, ImageDecoder, ImageResult};
 
 use super::image_format::ImageFormat;
 use super::image_header::ImageHeader;
+use super::samples::{Samples, WIDE_COLOURS, id};
 use crate::image_column::{CHANNELS, Size};
 
 pub(super) fn header(file: &[u8], format: ImageFormat) -> Result<ImageHeader, String> {
@@ -24,6 +25,7 @@ pub(super) fn decode(
     file: &[u8],
     format: ImageFormat,
     size: Size,
+    samples: Samples,
     out: &mut [u8],
     scratch: &mut Vec<u8>,
 ) -> Result<(), String> {
@@ -35,6 +37,15 @@ pub(super) fn decode(
     let color = decoder.color_type();
     if color == ColorType::Rgb8 {
         return decoder.read_image_boxed(out).map_err(|e| damaged(format, &e));
+    }
+    let is_of_ids = samples == Samples::Ids;
+    match decoder.original_color_type() {
+        // Its decoder scales one bit to a whole byte.
+        ExtendedColorType::L1 if is_of_ids => {
+            return Err(format!("{format} with 1 bit per pixel is no mask; use 8 bits"));
+        }
+        ExtendedColorType::Rgb16 | ExtendedColorType::Rgba16 if is_of_ids => return Err(WIDE_COLOURS.to_owned()),
+        _ => {}
     }
     let (step, is_grey, sample) = match color {
         ColorType::L8 => (1, true, 1),
@@ -52,9 +63,11 @@ pub(super) fn decode(
     // Two-byte samples are in the machine's byte order. The result keeps the upper byte.
     let upper = if cfg!(target_endian = "little") { sample - 1 } else { 0 };
     for (pixel, out) in scratch.chunks_exact(step).zip(out.as_chunks_mut::<CHANNELS>().0) {
-        *out = match is_grey {
-            true => [pixel[upper]; CHANNELS],
-            false => [pixel[upper], pixel[sample + upper], pixel[2 * sample + upper]],
+        *out = match (is_grey, is_of_ids) {
+            (true, true) if sample == 2 => id(u16::from_ne_bytes([pixel[0], pixel[1]])),
+            (true, true) => id(u16::from(pixel[0])),
+            (true, false) => [pixel[upper]; CHANNELS],
+            (false, _) => [pixel[upper], pixel[sample + upper], pixel[2 * sample + upper]],
         };
     }
     Ok(())

@@ -10,7 +10,7 @@ use forebay_arrays::{Widen, pool};
 use forebay_jpeg::Scale;
 
 use super::{Frame, KEPT_BYTES_MAX, PixelChange, Step, TakenPart};
-use crate::decode_image::{self, Files, ImageHeader, Limits, sized};
+use crate::decode_image::{self, Files, ImageHeader, Limits, Samples, sized};
 use crate::image_column::{self, Image, ImageLayout, Images, Shape, Size};
 use crate::keyed::Draws;
 use crate::resample::Resampler;
@@ -230,7 +230,7 @@ impl Picture<'_> {
     /// Writes all pixels of the image.
     fn whole(&self, out: &mut [u8], decoder: &mut decode_image::DecodeScratch) -> Result<()> {
         match self {
-            Self::File(file, header) => decode_image::whole(file, *header, out, decoder)
+            Self::File(file, header) => decode_image::whole(file, *header, Samples::Colours, out, decoder)
                 .map_err(|problem| exec_datafusion_err!("{}: {problem}", decode_image::NAME)),
             Self::Pixels(image) => {
                 out.copy_from_slice(image.pixels);

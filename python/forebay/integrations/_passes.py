@@ -12,7 +12,7 @@ from collections import deque
 from typing import Any, Iterator
 
 from .._errors import InvalidError
-from .._loader import Loader
+from .._loader import Loader, no_batch
 from .._loop import Loop
 from .._place import Place
 
@@ -53,9 +53,6 @@ class Pass:
                 )
             if number > begun:
                 self._after[-1] = (number, self._loader._now())
-            has_batches = self._loader.rank == 0 or self._loader._ranked().drop_last
-            if number == 0 and self.start["offset"] == 0 and has_batches:
-                raise no_batch(self._loader)
             if not self._repeats or number == begun:
                 return
 
@@ -193,13 +190,4 @@ def check_samples(loader: Loader) -> None:
     except TypeError:
         return
     if steps == 0 and loader.rank == 0:
-        raise no_batch(loader)
-
-
-def no_batch(loader: Loader) -> InvalidError:
-    samples = loader.samples_per_epoch
-    found = "the query leaves too few samples" if samples is None else f"{samples} samples"
-    return InvalidError(
-        f"an epoch has no batch: {found}, and {global_batch_size(loader)} in a global step",
-        "use a smaller batch size, or drop_last=False, or check the query and its files",
-    )
+        raise no_batch(loader.samples_per_epoch, global_batch_size(loader))

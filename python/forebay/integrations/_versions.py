@@ -9,6 +9,7 @@ from typing import Any
 
 # The versions in tests/python/requirements.txt; `test_versions` compares them.
 TESTED = {
+    "accelerate": "1.15.0",
     "jax": "0.10.2",
     "keras": "3.15.1",
     "lightning": "2.6.6",

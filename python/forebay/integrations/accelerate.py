@@ -15,13 +15,15 @@ from __future__ import annotations
 
 from typing import Any, Iterator
 
-import torch
-from accelerate import Accelerator
-from accelerate.state import DistributedType, GradientState
-from accelerate.utils import send_to_device  # pyright: ignore[reportUnknownVariableType]
-
 from .._errors import InvalidError
 from .._loader import Loader
+from ._versions import require
+
+require("accelerate", "accelerate")
+import torch  # noqa: E402  (accelerate needs it)
+from accelerate import Accelerator  # noqa: E402
+from accelerate.state import DistributedType, GradientState  # noqa: E402
+from accelerate.utils import send_to_device  # noqa: E402  # pyright: ignore[reportUnknownVariableType]
 
 __all__ = ["PreparedLoader", "prepare"]
 

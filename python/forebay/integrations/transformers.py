@@ -5,7 +5,7 @@
     trainer = Trainer(model=model, args=args, train_dataset=loader, eval_dataset=eval_loader)
     trainer.train(resume_from_checkpoint=True)
 
-For a subclass of Trainer, such as trl's, put the mixin first: `class MyTrainer(ForebayTrainerMixin, SFTTrainer)`.
+For a subclass of Trainer put the mixin first: `class MyTrainer(ForebayTrainerMixin, Seq2SeqTrainer)`.
 
 Trainer would make a `DataLoader` of its dataset and let accelerate share that between the ranks; but a Forebay loader
 already has finished batches of this rank. So the mixin hands Trainer the loader itself. Trainer resumes by counting: it
@@ -195,6 +195,10 @@ class ForebayTrainerMixin(_OfTrainer):
 
 class Trainer(ForebayTrainerMixin, transformers.Trainer):
     """Hugging Face's `Trainer`, which also takes Forebay loaders as datasets: see `ForebayTrainerMixin`."""
+
+    if TYPE_CHECKING:
+        # The types of Trainer's own arguments do not name loaders.
+        def __init__(self, *args: Any, **options: Any) -> None: ...
 
 
 class TrainBatches:

@@ -46,13 +46,15 @@ class Training:
         )
 
 
-def train(case, loader, epochs=3, save_at=None, resume=None):
+def train(case, loader, epochs=3, save_at=None, resume=None, takes_exactly=None):
+    """Trains a new model. With `takes_exactly`, a loop takes that many batches, and never asks for one too many."""
     training = Training(dist.is_initialized())
     if resume is not None:
         dcp.load({"training": training, "data": loader}, checkpoint_id=FOLDER / resume)
     steps = 0
     while loader.epoch < epochs:
-        for batch in loader:
+        loop = loader if takes_exactly is None else (batch for _, batch in zip(range(takes_exactly), loader))
+        for batch in loop:
             report.step(batch.epoch, batch["id"], training.step(batch))
             steps += 1
             if steps == save_at:
@@ -66,9 +68,15 @@ def load(**options):
     return common.loader(drop_last=True, **options)
 
 
+def exactly(case, loader):
+    train(case, loader, takes_exactly=len(loader))
+
+
 MADE_BEFORE = load()
 if RANK == 0:
     train("plain", load())
+    exactly("exact", load())
+    exactly("exact-counted", load(where="id >= 0", count=True))
     train("saved", load(), save_at=8)
     train("resumed", load(), resume="saved")
     train("saved-at-the-end", load(), save_at=6)
@@ -76,12 +84,15 @@ if RANK == 0:
     train("unknown-length-saved", load(where="id >= 0"), save_at=6)
     train("unknown-length-resumed", load(where="id >= 0"), resume="unknown-length-saved")
     report.refused("other-seed", lambda: train("", load(seed=4), resume="saved"))
+    report.refused("no-samples", lambda: train("", load(global_batch_size=48)))
+    report.refused("no-samples-found", lambda: train("", load(where="id < 0")))
     (FOLDER / "one-process-ended").touch()
 common.wait_for(FOLDER / "one-process-ended")
 variables = common.torch_ranks(RANK, PORT)
 os.environ.update(variables)
 dist.init_process_group("gloo")
 train("ranks-plain", MADE_BEFORE)
+exactly("ranks-exact", load())
 train("ranks-saved", load(), save_at=8)
 train("ranks-resumed", load(), resume="ranks-saved")
 train("ranks-resumed-of-one", load(), resume="saved")

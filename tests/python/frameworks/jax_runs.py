@@ -40,7 +40,8 @@ def checkpoints(case):
     return ocp.CheckpointManager(FOLDER / case, options=ocp.CheckpointManagerOptions(max_to_keep=1))
 
 
-def train(case, loader, epochs=3, save_at=None, resume=None):
+def train(case, loader, epochs=3, save_at=None, resume=None, takes_exactly=None):
+    """Trains a new model. With `takes_exactly`, a loop takes that many batches, and never asks for one too many."""
     weights = jax.device_put(jnp.zeros(common.FEATURES), REPLICATED)
     if resume is not None:
         with checkpoints(resume) as manager:
@@ -54,7 +55,8 @@ def train(case, loader, epochs=3, save_at=None, resume=None):
         loader.load_state_dict(restored["data"])
     steps = 0
     while loader.epoch < epochs:
-        for batch in loader:
+        loop = loader if takes_exactly is None else (batch for _, batch in zip(range(takes_exactly), loader))
+        for batch in loop:
             weights, loss = step(weights, global_batch({"x": batch["x"], "y": batch["y"]}, SHARDED))
             report.step(batch.epoch, batch["id"], loss)
             steps += 1
@@ -74,16 +76,25 @@ def load(**options):
     return common.loader(drop_last=True, format="numpy", **options)
 
 
+def exactly(case, loader):
+    train(case, loader, takes_exactly=len(loader))
+
+
 if PHASE == "one":
     train("plain", load())
+    exactly("exact", load())
+    exactly("exact-counted", load(where="id >= 0", count=True))
     train("saved", load(), save_at=8)
     train("resumed", load(), resume="saved")
     train("saved-at-the-end", load(), save_at=6)
     train("after-the-end", load(), resume="saved-at-the-end")
     text = common.loader_table().select("id", word="'a'").load(batch_size=4, format="numpy")
+    report.refused("no-samples", lambda: train("", load(global_batch_size=48)))
+    report.refused("no-samples-found", lambda: train("", load(where="id < 0")))
     report.refused("text", lambda: global_batch(next(iter(text)), SHARDED))
 elif PHASE == "ranks":
     train("ranks-plain", load())
+    exactly("ranks-exact", load())
     train("ranks-saved", load(), save_at=8)
     train("ranks-resumed", load(), resume="ranks-saved")
     train("ranks-resumed-of-one", load(), resume="saved")

@@ -25,9 +25,9 @@ report = common.Report(RANK)
 
 
 class Model(pl.LightningModule):
-    def __init__(self, estimates=False, stops=None):
+    def __init__(self, estimates=False, stops=None, set_epoch_of=None):
         super().__init__()
-        self.estimates, self.stops = estimates, stops
+        self.estimates, self.stops, self.set_epoch_of = estimates, stops, set_epoch_of
         torch.manual_seed(0)
         self.layer = torch.nn.Linear(common.FEATURES, 1)
         self.validated = []
@@ -36,6 +36,10 @@ class Model(pl.LightningModule):
         loss = torch.nn.functional.mse_loss(self.layer(batch["x"]).squeeze(1), batch["y"])
         report.step(self.current_epoch, batch["id"], loss)
         return loss
+
+    def on_train_epoch_start(self):
+        if self.set_epoch_of is not None:
+            self.set_epoch_of.set_epoch(self.current_epoch)
 
     def on_train_batch_end(self, *_):
         if self.stops == self.trainer.global_step:
@@ -117,6 +121,8 @@ def data(**options):
 
 def one_process():
     fit("plain", data())
+    numbered = load()
+    fit("set-epoch", ForebayDataModule(train=numbered), model=functools.partial(Model, set_epoch_of=numbered))
     fit("killed", data(), checkpoint={"every_n_train_steps": 4}, kill=9)
     fit("resumed", data(), resume=saved("killed", 8))
     both = ForebayDataModule(train=load(), val=load())
@@ -228,10 +234,11 @@ def fit_directly(loader):
 
 def two_ranks():
     fit("ranks-plain", data(), ranks=2)
+    fit("ranks-made-before", ForebayDataModule(train=MADE_BEFORE), ranks=2)
     fit("ranks-killed", data(), ranks=2, checkpoint={"every_n_train_steps": 4}, kill=9)
     fit("ranks-resumed", data(), ranks=2, resume=saved("ranks-killed", 8))
     fit("ranks-resumed-of-one", data(), ranks=2, resume=saved("killed", 8))
-    fit("ranks-validated", ForebayDataModule(train=MADE_BEFORE, val=common.loader(10, batch_size=2)), ranks=2, max_epochs=1)
+    fit("ranks-validated", ForebayDataModule(train=load(), val=common.loader(10, batch_size=2)), ranks=2, max_epochs=1)
     report.refused("ranks-uneven", lambda: fit("", ForebayDataModule(train=common.loader(25, batch_size=2)), ranks=2))
     uneven = ForebayDataModule(train=load(), val=common.loader(10, batch_size=2))
     report.refused("ranks-uneven-validation", lambda: fit("", uneven, ranks=2, strategy=RestoresLateDdp()))

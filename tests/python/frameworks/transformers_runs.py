@@ -8,7 +8,7 @@ import transformers
 from transformers import TrainerCallback, TrainingArguments
 
 import common
-from forebay.integrations.transformers import Trainer
+from forebay.integrations.transformers import ForebayTrainerMixin, Trainer
 
 warnings.filterwarnings("ignore")
 transformers.logging.set_verbosity_error()
@@ -57,7 +57,18 @@ class TensorParallel(Trainer):
         self.evaluate()
 
 
-def train(case, loader, resume=None, kill=None, evaluated=None, trainer=Trainer, folder=None, **options):
+class Seq2Seq(ForebayTrainerMixin, transformers.Seq2SeqTrainer):
+    pass
+
+
+class WithDataLoader(transformers.Trainer):
+    """Gives the loader to the plain Trainer as PyTorch's own scripts would."""
+
+    def get_train_dataloader(self):
+        return torch.utils.data.DataLoader(self.train_dataset, batch_size=None)
+
+
+def train(case, loader, resume=None, kill=None, evaluated=None, trainer=Trainer, folder=None, collator=None, **options):
     options = {
         "num_train_epochs": 3,
         "learning_rate": 0.1,
@@ -75,9 +86,12 @@ def train(case, loader, resume=None, kill=None, evaluated=None, trainer=Trainer,
         **options,
     }
     model = Model()
-    args = TrainingArguments(output_dir=str(FOLDER / (folder or case or "none")), **options)
+    is_seq2seq = issubclass(trainer, transformers.Seq2SeqTrainer)
+    arguments = transformers.Seq2SeqTrainingArguments if is_seq2seq else TrainingArguments
+    args = arguments(output_dir=str(FOLDER / (folder or case or "none")), **options)
     made = trainer(
         model=model, args=args, train_dataset=loader, eval_dataset=evaluated, callbacks=[KillAfter(kill)],
+        data_collator=collator,
         compute_metrics=lambda results, compute_result=True: {"ids": sorted(results.predictions.tolist())},
     )
     try:
@@ -116,6 +130,8 @@ def one_process():
     train("resumed-from-last", load(), resume=True, folder="killed")
     train("at-the-end", load(), save_strategy="epoch", num_train_epochs=1)
     train("after-the-end", load(), resume=saved("at-the-end", 6))
+    train("seq2seq", load(), trainer=Seq2Seq)
+    train("seq2seq-resumed", load(), trainer=Seq2Seq, resume=saved("killed", 8))
     train("max-steps", load(), max_steps=9, **every(4))
     train("max-steps-resumed", load(), resume=saved("max-steps", 8), max_steps=18)
     # Six batches are two steps of four, the second with two of them.
@@ -131,6 +147,9 @@ def one_process():
     train("evaluated", load(), evaluated=evaluated, eval_strategy="steps", eval_steps=2, num_train_epochs=1)
 
     report.refused("direct", lambda: train("", load(), trainer=transformers.Trainer))
+    first = {"trainer": transformers.Trainer, "collator": lambda batches: batches[0]}
+    report.refused("direct-first-of-batch", lambda: train("", load(), **first))
+    report.refused("direct-dataloader", lambda: train("", load(), trainer=WithDataLoader))
     report.refused("epochs", lambda: train("", load(epochs=2)))
     report.refused("other-seed", lambda: train("", load(seed=4), resume=saved("at-the-end", 6)))
     report.refused("other-global-batch", lambda: train("", load(global_batch_size=8), resume=saved("killed", 8)))
@@ -174,6 +193,9 @@ def two_ranks():
     report.refused("ranks-uneven", lambda: train("", load(samples=25, batch_size=2, drop_last=False)))
     report.refused("ranks-given", lambda: train("", load(rank=0, world_size=1)))
     report.refused("ranks-direct", lambda: train("", load(), trainer=transformers.Trainer))
+    first = {"trainer": transformers.Trainer, "collator": lambda batches: batches[0]}
+    report.refused("ranks-direct-first-of-batch", lambda: train("", load(), **first))
+    report.refused("ranks-direct-dataloader", lambda: train("", load(), trainer=WithDataLoader))
 
 
 def reset():

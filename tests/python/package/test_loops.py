@@ -8,6 +8,7 @@ import itertools
 import threading
 import weakref
 
+import pyarrow as pa
 import pytest
 
 import forebay
@@ -568,6 +569,55 @@ def test_a_rank_without_any_batch_has_empty_epochs():
     # Whether the loop met its end or not.
     assert [list(zip(range(0), loader)) for _ in range(3)] == [[]] * 3
     assert loader.epoch >= 5
+
+
+EMPTY = {
+    "few": ({"n": range_of(7)}, {"batch_size": 4, "drop_last": True}, "(7 samples|the query leaves too few samples)"),
+    "filtered": ({"n": range_of(9)}, {"batch_size": 4}, "the query leaves too few samples"),
+}
+
+
+@pytest.mark.parametrize("epochs", [None, 1, 3, float("inf")])
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("name", EMPTY)
+def test_an_epoch_without_a_batch_for_any_rank_is_an_error(name, rank, epochs):
+    columns, options, problem = EMPTY[name]
+    query = "SELECT * FROM {table} WHERE n < 0" if name == "filtered" else "SELECT * FROM {table}"
+    loader = pipeline(columns, query).load(format="arrow", rank=rank, world_size=2, epochs=epochs, **options)
+    # The second loop finds nothing either.
+    for _ in range(2):
+        with pytest.raises(forebay.InvalidError, match=f"an epoch has no batch: {problem}, and 8 in a global") as raised:
+            next(iter(loader))
+        assert "use a smaller batch size" in raised.value.hint
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_endless_loop_over_nothing_is_an_error_on_a_cluster_too(rank):
+    session = forebay.Session()
+    rows = pa.table({"n": range_of(9)})
+    session.sql("CREATE PIPELINE nothing AS SELECT n FROM rows WHERE n < 0", rows=rows)
+    with session.serve() as server:
+        cluster = forebay.connect(server.uri, retry_for=10)
+        for epochs in (None, 3, float("inf")):
+            loader = cluster.load("nothing", batch_size=4, rank=rank, world_size=2, epochs=epochs, format="arrow")
+            with pytest.raises(forebay.InvalidError, match="the query leaves too few samples, and 8 in a global step"):
+                next(iter(loader))
+
+
+def test_a_rank_may_have_no_batch_where_only_reading_shows_it():
+    made = pipeline({"n": range_of(9)}, "SELECT n FROM {table} WHERE n < 3")
+    first, second = of_ranks(made, 2)
+    assert [list(second), list(second)] == [[], []] and second.epoch == 2
+    assert sorted(values(first)) == [0, 1, 2]
+
+
+def test_the_rest_of_an_epoch_may_be_empty():
+    loader = numbers(20, batch_size=8)
+    loader.skip(1000)
+    assert list(loader) == []
+    loader = pipeline({"n": range_of(20)}, "SELECT n FROM {table} WHERE n >= 0").load(format="arrow", batch_size=8)
+    loader.skip(3)
+    assert list(loader) == []
 
 
 def test_a_state_of_more_samples_than_are_left_for_whole_steps_begins_the_next_epoch():

@@ -56,6 +56,51 @@ def test_a_saved_tokenizer_gives_the_texts_and_labels_of_transformers(saved):
         assert [int(label != -100) for label in row["sample"]["labels"]] == expected["assistant_masks"]
 
 
+def words_of_bert():
+    """A tokenizer of transformers with BERT's special tokens, and 200 sentences of 102 ids."""
+    tokenizers = pytest.importorskip("tokenizers")
+    transformers = pytest.importorskip("transformers")
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    vocabulary = {word: id for id, word in enumerate(special + [f"w{number}" for number in range(495)])}
+    model = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="[UNK]"))
+    names = {f"{name.strip('[]').lower()}_token": name for name in special}
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=model, **names)
+    sentences = [[2, *(5 + (7919 * row + 31 * at) % 495 for at in range(100)), 3] for row in range(200)]
+    return tokenizer, sentences
+
+
+def test_tokens_are_masked_as_often_as_by_transformers():
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    tokenizer, sentences = words_of_bert()
+    ids = torch.tensor(sentences)
+    is_special = (ids == 2) | (ids == 3)
+    call = f"mask_tokens(ids, mask_id => {tokenizer.mask_token_id}, vocab_size => {len(tokenizer)}, "
+    call += f"special_ids => {sorted(tokenizer.all_special_ids)})"
+    rows = forebay.table({"ids": sentences}, name="sentences").select(masked=call)
+    rows = rows.select(input_ids="masked['input_ids']", labels="masked['labels']")
+    [ours] = rows.load(batch_size=200, seed=5, padding={"input_ids": 0, "labels": 0})
+    collator = transformers.DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15, seed=5)
+    theirs = collator([{"input_ids": sentence} for sentence in sentences])
+
+    def shares(masked):
+        """The share of tokens that are chosen, and of these the shares that are hidden, replaced and kept."""
+        inputs, labels = masked["input_ids"], masked["labels"]
+        chosen = labels != -100
+        assert not chosen[is_special].any() and (inputs[~chosen] == ids[~chosen]).all()
+        assert (labels[chosen] == ids[chosen]).all() and labels.dtype == torch.int64
+        is_hidden, is_kept = inputs == tokenizer.mask_token_id, inputs == ids
+        of_chosen = [part[chosen].double().mean().item() for part in (is_hidden, ~is_hidden & ~is_kept, is_kept)]
+        return [chosen[~is_special].double().mean().item(), *of_chosen]
+
+    # Four standard deviations of the difference of two samples: 20,000 tokens, of which 3,000 are chosen.
+    for name, our, their, share, count in zip(
+        ("chosen", "hidden", "replaced", "kept"), shares(ours), shares(theirs), (0.15, 0.8, 0.1, 0.1),
+        (20_000, 3_000, 3_000, 3_000), strict=True,
+    ):
+        assert our == pytest.approx(their, abs=4 * (2 * share * (1 - share) / count) ** 0.5), f"{name}, seed 5"
+
+
 def test_packed_documents_go_into_a_loss_as_they_are():
     torch = pytest.importorskip("torch")
     documents = forebay.table(
