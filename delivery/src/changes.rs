@@ -12,10 +12,23 @@ use crate::rules::{Rule, holds};
 
 /// The most changes in a message.
 #[cfg(not(test))]
-const CHANGES_MAX: usize = 2_048;
+pub(crate) const CHANGES_MAX: usize = 2_048;
 /// Few, so that the simulation sends maps in parts.
 #[cfg(test)]
-const CHANGES_MAX: usize = 8;
+pub(crate) const CHANGES_MAX: usize = 8;
+/// The most bytes of texts in a message, unless its first text is longer.
+#[cfg(not(test))]
+const TEXT_BYTES_MAX: usize = 192 << 10;
+#[cfg(test)]
+const TEXT_BYTES_MAX: usize = 64;
+
+/// A value of a map, in a message.
+pub(crate) trait Told {
+    /// Returns the bytes that its texts take in a message. The rest of it is small.
+    fn text_bytes(&self) -> usize {
+        0
+    }
+}
 
 /// The changes that a follower knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,7 +62,7 @@ pub(crate) struct Kept<K, V> {
     followed: u64,
 }
 
-impl<K: Clone + Ord, V: Clone + PartialEq> Kept<K, V> {
+impl<K: Clone + Ord, V: Clone + PartialEq + Told> Kept<K, V> {
     /// Creates an empty map whose passes have numbers greater than `first`, which no other keeper's passes have.
     pub(crate) fn new(first: u64) -> Self {
         Self { values: BTreeMap::new(), by_number: BTreeMap::new(), newest: 0, pass: first + 1, followed: 0 }
@@ -93,9 +106,9 @@ impl<K: Clone + Ord, V: Clone + PartialEq> Kept<K, V> {
         is_change
     }
 
-    /// Returns the changes after those that the follower knows, or the first part of them. Forgets the removals that
-    /// it knows.
-    pub(crate) fn since(&mut self, known: Known) -> Changes<K, V> {
+    /// Returns the changes after those that the follower knows, or the first part of them: at most `most`, of bounded
+    /// size. Forgets the removals that it knows.
+    pub(crate) fn since(&mut self, known: Known, most: usize) -> Changes<K, V> {
         let follows = known.pass == self.pass && (self.followed..=self.newest).contains(&known.upto);
         let before = match follows {
             true => known,
@@ -108,9 +121,17 @@ impl<K: Clone + Ord, V: Clone + PartialEq> Kept<K, V> {
         self.followed = before.upto;
         // The whole map has no removed keys.
         self.forget(if follows { known.upto } else { self.newest });
-        let mut rest = self.by_number.range(before.upto + 1..);
-        let part: Vec<_> = rest.by_ref().take(CHANGES_MAX).collect();
-        let is_all = rest.next().is_none();
+        let mut rest = self.by_number.range(before.upto + 1..).peekable();
+        let (mut part, mut text_bytes) = (Vec::new(), 0);
+        while let Some((_, key)) = rest.peek() {
+            text_bytes += self.values[*key].1.as_ref().map_or(0, V::text_bytes);
+            let is_full = part.len() >= most || (text_bytes > TEXT_BYTES_MAX && !part.is_empty());
+            if is_full && holds(Rule::MessagesAreBounded) {
+                break;
+            }
+            part.extend(rest.next());
+        }
+        let is_all = rest.peek().is_none();
         let upto = part.last().map_or(before.upto, |(number, _)| **number);
         let upto = if is_all { self.newest } else { upto };
         let changed = part.into_iter().map(|(_, key)| (key.clone(), self.values[key].1.clone())).collect();
@@ -192,21 +213,23 @@ mod tests {
     use super::*;
     use crate::simulation::random::SeededRandom;
 
+    impl Told for u64 {}
+
     /// Such a message was sent before the keeper forgot the follower, and arrives late.
     #[test]
     fn a_late_message_does_not_take_the_first_part_of_a_pass() {
         let mut before: Kept<u64, u64> = Kept::new(0);
         before.set(0, Some(0));
-        let pass = before.since(Known::default()).known.1;
+        let pass = before.since(Known::default(), CHANGES_MAX).known.1;
         before.set(0, Some(1));
-        let late = before.since(pass);
+        let late = before.since(pass, CHANGES_MAX);
         let mut kept: Kept<u64, u64> = Kept::new(1 << 32);
         (0..2 * CHANGES_MAX as u64).for_each(|key| _ = kept.set(key, Some(key)));
         let mut follower = Followed::new();
-        assert!(follower.take(&kept.since(follower.known())));
+        assert!(follower.take(&kept.since(follower.known(), CHANGES_MAX)));
         assert!(!follower.take(&late));
         for _ in 0..2 {
-            assert!(follower.take(&kept.since(follower.known())));
+            assert!(follower.take(&kept.since(follower.known(), CHANGES_MAX)));
         }
         assert!(follower.is_whole());
         assert!(follower.values().iter().eq(kept.iter()));
@@ -229,7 +252,7 @@ mod tests {
                 if random.chance(30) {
                     followers[turn] = Followed::new();
                 }
-                let changes = kept.since(followers[turn].known());
+                let changes = kept.since(followers[turn].known(), CHANGES_MAX);
                 assert!(changes.changed.len() <= CHANGES_MAX);
                 if random.chance(700) {
                     assert!(followers[turn].take(&changes), "seed {seed}");
@@ -237,7 +260,7 @@ mod tests {
             }
             for follower in &mut followers {
                 for _ in 0..10 {
-                    assert!(follower.take(&kept.since(follower.known())));
+                    assert!(follower.take(&kept.since(follower.known(), CHANGES_MAX)));
                 }
                 assert!(follower.is_whole());
                 let values: Vec<_> = follower.values().iter().collect();
@@ -253,20 +276,42 @@ mod tests {
         (0..27).for_each(|key| _ = kept.set(key, Some(0)));
         let sizes: Vec<usize> = (0..5)
             .map(|_| {
-                let changes = kept.since(follower.known());
+                let changes = kept.since(follower.known(), CHANGES_MAX);
                 follower.take(&changes);
                 changes.changed.len()
             })
             .collect();
         assert_eq!(sizes, [8, 8, 8, 3, 0]);
         assert!(!kept.set(4, Some(0)) && kept.set(4, None) && kept.set(5, Some(1)));
-        let changes = kept.since(follower.known());
+        let changes = kept.since(follower.known(), CHANGES_MAX);
         assert_eq!(changes.changed, [(4, None), (5, Some(1))]);
-        assert!(follower.take(&changes) && kept.since(follower.known()).changed.is_empty());
+        assert!(follower.take(&changes) && kept.since(follower.known(), CHANGES_MAX).changed.is_empty());
         assert_eq!(kept.values.len(), 26, "a removal that is known is forgotten");
         // Changes of another keeper, or after others that were lost, are not taken.
         assert!(
             !follower.take(&Changes { known: (Known { pass: 99, upto: 1 }, Known { pass: 99, upto: 2 }), ..changes })
         );
+    }
+    #[test]
+    fn long_texts_go_into_several_messages() {
+        #[derive(Clone, Debug, PartialEq)]
+        struct Text(usize);
+        impl Told for Text {
+            fn text_bytes(&self) -> usize {
+                self.0
+            }
+        }
+        let mut kept: Kept<u64, Text> = Kept::new(0);
+        let mut follower = Followed::new();
+        let texts = [TEXT_BYTES_MAX / 2, TEXT_BYTES_MAX / 2, 1, 4 * TEXT_BYTES_MAX, 0, 0, 0, 0];
+        texts.into_iter().zip(0..).for_each(|(bytes, key)| _ = kept.set(key, Some(Text(bytes))));
+        let mut sizes = Vec::new();
+        while !follower.is_whole() {
+            let changes = kept.since(follower.known(), 3);
+            assert!(follower.take(&changes));
+            sizes.push(changes.changed.len());
+        }
+        assert_eq!(sizes, [2, 1, 1, 3, 1]);
+        assert!(follower.values().iter().eq(kept.iter()));
     }
 }

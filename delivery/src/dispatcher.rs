@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use feed::OpenFeed;
 
-use crate::changes::{Followed, Kept, Known};
+use crate::changes::{CHANGES_MAX, Followed, Kept, Known};
 use crate::clock::Millis;
 use crate::messages::{Granted, HeldState, Holding, Report, StoreWait, WorkerReply, WorkerSync};
 use crate::place::Place;
@@ -288,7 +288,7 @@ impl<P: Plan> Dispatcher<P> {
             worker.version = version;
             worker.places = places;
         }
-        let mut leases = worker.told.since(worker.known);
+        let mut leases = worker.told.since(worker.known, CHANGES_MAX);
         // The leases of windows that it has not named yet may be adopted.
         leases.is_all &= worker.held.is_whole() || !holds(Rule::UnnamedWindowsAreNotRevoked);
         Some(WorkerReply {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::changes::{Changes, Known};
+use crate::changes::{Changes, Known, Told};
 use crate::error::ErrorKind;
 use crate::place::Place;
 use crate::sequencer::{LeaseId, WorkerId};
@@ -105,6 +105,27 @@ pub struct Report {
     pub retry: bool,
 }
 
+impl Report {
+    /// Returns the bytes that its texts take in a message, where some characters are escaped.
+    pub(crate) fn text_bytes(&self) -> usize {
+        let escaped = |byte: u8| match byte {
+            0..b' ' => 6,
+            b'"' | b'\\' => 2,
+            _ => 1,
+        };
+        self.message.bytes().chain(self.hint.iter().flat_map(|hint| hint.bytes())).map(escaped).sum()
+    }
+}
+
+impl Told for Holding {
+    fn text_bytes(&self) -> usize {
+        match &self.state {
+            HeldState::Failed(report) => report.text_bytes(),
+            HeldState::Computing | HeldState::Counted { .. } | HeldState::Ready { .. } => 0,
+        }
+    }
+}
+
 /// The leases of a worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkerReply {
@@ -139,6 +160,8 @@ pub struct Granted {
     /// The number of times that the window's rows will still be read: a whole reader counts 1, a rank its fraction.
     pub shares: f64,
 }
+
+impl Told for Granted {}
 
 /// A trainer's state: one rank of one reader.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

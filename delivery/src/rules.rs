@@ -33,6 +33,8 @@ pub(crate) enum Rule {
     ChangesHaveNoGaps,
     /// A part of a map says nothing of the other parts.
     PartsRevokeNothing,
+    /// A message holds a bounded number of changes.
+    MessagesAreBounded,
     /// A dispatcher revokes no lease before the worker has named all its windows.
     UnnamedWindowsAreNotRevoked,
     /// A failed window is retried.
@@ -155,7 +157,7 @@ mod broken {
     }
 
     /// Rules that the simulation finds broken within a few hundred seeds.
-    pub(crate) const ALL: [Rule; 41] = [
+    pub(crate) const ALL: [Rule; 42] = [
         Rule::OnlyTheNextRow,
         Rule::OnlyTheNewestAnswer,
         Rule::PositionIsReceived,
@@ -168,6 +170,7 @@ mod broken {
         Rule::BlameIsConfirmedAlone,
         Rule::LossesAreCounted,
         Rule::ChangesHaveNoGaps,
+        Rule::MessagesAreBounded,
         Rule::UnreachableIsLeasedAgain,
         Rule::CurrentIsLeasedOverTheLimit,
         Rule::PositionIsHandedOut,

@@ -332,6 +332,11 @@ impl<R> Trainer<R> {
         streams.filter_map(|(window, stream)| stream.open(self.routes.get(window)?, now)).collect()
     }
 
+    /// Returns the address of the worker that holds a window or computes it, if the trainer knows one.
+    pub fn worker_of(&self, window: WindowId) -> Option<&str> {
+        self.routes.get(&window).map(|route| &*route.address)
+    }
+
     /// Closes the stream that the loop waits for if it has brought nothing for too long, and reports it as broken.
     fn close_silent(&mut self, now: Millis) {
         let is_due = self.silent_at().is_some_and(|at| at <= now) && holds(Rule::SilentStreamsAreClosed);

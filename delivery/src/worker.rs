@@ -3,12 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::changes::{Followed, Kept, Known};
+use crate::changes::{CHANGES_MAX, Followed, Kept, Known};
 use crate::messages::{Granted, HeldState, Holding, Report, WorkerReply, WorkerSync};
 use crate::place::Place;
 use crate::rules::{Rule, holds};
 use crate::sequencer::{LeaseId, WorkerId};
 use crate::window::WindowKey;
+
+/// The most bytes of the reasons in a message for which the worker refuses feeds. It refuses more without a reason.
+const REFUSAL_BYTES_MAX: usize = 128 << 10;
 
 /// An action that the worker's process must take.
 #[derive(Clone, Debug, PartialEq)]
@@ -54,6 +57,9 @@ pub struct Worker {
     said: Known,
     /// Whether the newest message could not name all changes.
     has_more: bool,
+    /// The number of changes in the newest message, and the most in one.
+    changes: usize,
+    changes_max: usize,
     granted: Followed<WindowKey, Granted>,
     places: Vec<(Arc<str>, Vec<Place>)>,
     /// What is granted, nearest to a reader first.
@@ -75,6 +81,8 @@ impl Worker {
             heard: Known::default(),
             said: Known::default(),
             has_more: false,
+            changes: 0,
+            changes_max: CHANGES_MAX,
             granted: Followed::new(),
             places: Vec::new(),
             leases: Vec::new(),
@@ -90,9 +98,10 @@ impl Worker {
     pub fn sync(&mut self) -> WorkerSync {
         self.seq += 1;
         let WorkerProfile { worker, address, memory_bytes, computing } = self.profile.clone();
-        let held = self.held.since(self.heard);
+        let held = self.held.since(self.heard, self.changes_max);
         self.has_more = !held.is_all;
         self.said = held.known.1;
+        self.changes = held.changed.len();
         WorkerSync {
             worker,
             seq: self.seq,
@@ -105,9 +114,33 @@ impl Worker {
             leases: self.granted.known(),
             windows: self.held.iter().count(),
             held,
-            refused: self.refused.iter().map(|(feed, report)| (Arc::clone(feed), report.clone())).collect(),
+            refused: self.refusals(),
             store_wait: None,
         }
+    }
+
+    /// Returns the feeds that it refuses, with reasons that fit into a message.
+    fn refusals(&self) -> Vec<(Arc<str>, Report)> {
+        let mut bytes = 0;
+        let refusal = |(feed, report): (&Arc<str>, &Report)| {
+            bytes += report.text_bytes();
+            let report = match bytes <= REFUSAL_BYTES_MAX {
+                true => report.clone(),
+                false => Report { message: "the reason is in the worker's log".into(), hint: None, ..*report },
+            };
+            (Arc::clone(feed), report)
+        };
+        self.refused.iter().map(refusal).collect()
+    }
+
+    /// Lets later messages have half as many changes as the newest, which a dispatcher could not take. Returns `false`
+    /// if it has one at most.
+    pub fn say_less(&mut self) -> bool {
+        let can = self.changes > 1;
+        if can {
+            self.changes_max = self.changes / 2;
+        }
+        can
     }
 
     /// Takes the dispatcher's answer, and returns the actions to take. Ignores an answer that is older than the newest.
@@ -348,6 +381,34 @@ mod tests {
         assert_eq!(actions(None), (vec![], vec![drop(key(1)), start(key(5))]));
         let broken = actions(Some(Rule::PartsRevokeNothing));
         assert_eq!(broken, (vec![drop(key(1))], vec![start(key(5))]));
+    }
+
+    #[test]
+    fn messages_that_are_too_long_become_shorter() {
+        let mut worker = worker();
+        let windows: Vec<_> = (0..6).map(|window| (window, u64::from(window))).collect();
+        worker.reply(&answer(1, &windows));
+        let mut sizes = Vec::new();
+        loop {
+            sizes.push(worker.sync().held.changed.len());
+            assert_eq!(worker.has_more(), sizes[sizes.len() - 1] < 6);
+            if !worker.say_less() {
+                break;
+            }
+        }
+        assert_eq!(sizes, [6, 3, 1]);
+    }
+
+    #[test]
+    fn reasons_of_many_refused_feeds_fit_into_a_message() {
+        let mut worker = worker();
+        let message = "no".repeat(REFUSAL_BYTES_MAX / 8);
+        let report = Report { kind: crate::ErrorKind::Invalid, message, hint: None, retry: false };
+        for feed in 0..8 {
+            worker.refuse(feed.to_string().into(), report.clone());
+        }
+        let told: Vec<_> = worker.sync().refused.into_iter().map(|(_, told)| told == report).collect();
+        assert_eq!(told, [true, true, true, true, false, false, false, false]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_delivery::messages::Report;
-use forebay_delivery::{Millis, no_workers, session_of};
+use forebay_delivery::{Millis, WindowId, no_workers, session_of};
 use forebay_protocol::{Error, ErrorKind, Result, random_bytes};
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
@@ -17,7 +17,7 @@ use crate::dispatcher::Dispatch;
 use crate::followed::FollowedTrainer;
 use crate::streams::WindowStreams;
 use crate::transport::SliceTransport;
-use crate::waiting::{FAREWELL, gone, moved};
+use crate::waiting::{FAREWELL, LongWaits, gone, moved};
 use crate::wire::{ReaderAnswer, ReaderCall, StreamRequest, secret_key};
 
 /// Concurrent messages to the dispatcher: one that waits for news, and one that reports some.
@@ -112,6 +112,7 @@ struct Driver {
     has_others: bool,
     /// When the trainer gives up waiting for rows, as last seen.
     gives_up_at: Option<Millis>,
+    long_waits: LongWaits,
 }
 
 impl Driver {
@@ -134,6 +135,7 @@ impl Driver {
             rotated: Instant::now(),
             is_held_up: false,
             gives_up_at: None,
+            long_waits: LongWaits::default(),
         }
     }
 
@@ -173,6 +175,9 @@ impl Driver {
             (sync, opens, trainer.retry_at(), trainer.gives_up_at())
         })?;
         if let Some(sync) = sync {
+            if let Some((window, waited)) = self.long_waits.to_tell(sync.waiting) {
+                self.warn(window, waited);
+            }
             // This dispatcher answers, but its workers may have moved to another one.
             if sync.waiting.is_some_and(|(_, waited)| waited > STUCK_MS) && self.rotated.elapsed() > STUCK {
                 self.rotated = Instant::now();
@@ -188,6 +193,19 @@ impl Driver {
             self.followed.moved.notify_one();
         }
         Some(retry_at.map(|at| self.followed.clock.instant(at)))
+    }
+
+    /// Reports that the loop has waited for long.
+    fn warn(&self, window: WindowId, waited: Millis) {
+        let worker = self.followed.with(|trainer| trainer.worker_of(window).map(str::to_owned)).flatten();
+        tracing::warn!(
+            feed = self.request.feed,
+            epoch = window.epoch,
+            window = window.index,
+            worker = worker.as_deref().unwrap_or("none"),
+            seconds = waited / 1_000,
+            "the loop has waited for samples for long"
+        );
     }
 
     /// Handles the answer of the dispatcher `asked`.

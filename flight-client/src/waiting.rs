@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use forebay_delivery::{Millis, Token};
+use forebay_delivery::{Millis, Token, WindowId};
 use forebay_protocol::{Error, ErrorKind};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -13,6 +13,24 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const PATIENCE_MS_MAX: Millis = 1 << 40;
 /// Time limit for the last message to the dispatcher.
 pub(crate) const FAREWELL: Duration = Duration::from_secs(1);
+
+/// A loop that has waited for longer is reported.
+const LONG_MS: Millis = 30_000;
+
+/// The loop's waits for samples, of which each long one is reported once.
+#[derive(Debug, Default)]
+pub(crate) struct LongWaits {
+    is_told: bool,
+}
+
+impl LongWaits {
+    /// Returns the loop's wait, if it should be reported now: the window, and the milliseconds so far.
+    pub(crate) fn to_tell(&mut self, waiting: Option<(WindowId, Millis)>) -> Option<(WindowId, Millis)> {
+        let long = waiting.filter(|(_, waited)| *waited >= LONG_MS);
+        let was_told = std::mem::replace(&mut self.is_told, long.is_some());
+        long.filter(|_| !was_told)
+    }
+}
 
 /// How long trouble may last before it becomes an error.
 pub(crate) fn patience_ms(said: Option<Duration>) -> Millis {
@@ -42,5 +60,25 @@ pub(crate) fn with_resume_hint(error: Error, last: Option<&Token>) -> Error {
             error.with_hint(format!("{hint}; resume from {token}"))
         }
         _ => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_long_wait_is_told_once() {
+        let window = |index| WindowId { epoch: 0, index };
+        let mut waits = LongWaits::default();
+        let mut told = |wait| waits.to_tell(wait);
+        assert_eq!(told(None), None);
+        assert_eq!(told(Some((window(0), LONG_MS - 1))), None);
+        assert_eq!(told(Some((window(0), LONG_MS))), Some((window(0), LONG_MS)));
+        // The window that it needs may turn out to be another one.
+        assert_eq!(told(Some((window(1), 2 * LONG_MS))), None);
+        assert_eq!(told(Some((window(2), 10))), None);
+        assert_eq!(told(Some((window(2), LONG_MS + 1))), Some((window(2), LONG_MS + 1)));
+        assert_eq!([told(None), told(Some((window(3), LONG_MS)))], [None, Some((window(3), LONG_MS))]);
     }
 }

@@ -22,9 +22,11 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 
+use crate::caller::Pipelines;
 use crate::calls::{CallerId, UnansweredCalls};
 use crate::crash_record::CrashRecord;
 use crate::journal::{FeedReading, Journal};
+use crate::redacted::{NameHash, ReadableFeeds, redacted};
 use crate::ticket::{Signer, TicketClaims};
 use forebay_flight_client::wall_clock::now_unix_seconds;
 
@@ -49,6 +51,7 @@ pub(crate) struct DispatcherService {
     own: OnceLock<(Option<WorkerId>, String)>,
     /// What earlier processes computed that ended here.
     crashes: OnceLock<Arc<CrashRecord>>,
+    names: NameHash,
 }
 
 /// A worker's call that waits for an answer. Dropping it early means that its connection broke.
@@ -89,6 +92,7 @@ impl DispatcherService {
             signer: Signer::generate(),
             own: OnceLock::new(),
             crashes: OnceLock::new(),
+            names: NameHash::new(random_bytes()?),
         })
     }
 
@@ -276,6 +280,17 @@ impl DispatcherService {
 
     pub(crate) fn status(&self) -> Status {
         self.state.lock().dispatcher.status(self.now())
+    }
+
+    /// The part of a status that a reader of these pipelines sees.
+    pub(crate) fn redacted(&self, status: Status, pipelines: &Pipelines) -> Status {
+        let is_readable = |feed: &Feed| pipelines.permit(feed.pipeline());
+        let readable = || {
+            let state = self.state.lock();
+            state.feeds.iter().filter(|(_, feed)| is_readable(feed)).map(|(id, _)| Arc::clone(id)).collect()
+        };
+        let readable = pipelines.0.is_some().then(readable).map_or(ReadableFeeds::All, ReadableFeeds::Some);
+        redacted(status, &readable, &self.names)
     }
 
     /// The state of the dispatcher, and the counters of each feed's readers.

@@ -59,6 +59,7 @@ mod listen;
 mod logins;
 mod metrics;
 mod peer_user;
+mod redacted;
 mod rotation;
 mod scripts;
 mod server;

@@ -45,7 +45,7 @@ const STREAMS_MAX: u32 = 1024;
 /// The token is the only large header of a request.
 const HEADER_BYTES_MAX: u32 = 16 << 10;
 /// Requests are small JSON.
-const REQUEST_BYTES_MAX: usize = 1 << 20;
+pub(crate) const REQUEST_BYTES_MAX: usize = 1 << 20;
 
 /// Which clients are served, and how. The default speaks plain text, and serves its own user on loopback, or everyone
 /// elsewhere.
@@ -385,8 +385,19 @@ mod tests {
 
     /// Runs `test` with a client of a server without pipelines.
     async fn with_server<T>(security: Security, test: impl AsyncFnOnce(FlightServiceClient<Channel>) -> T) -> T {
+        with_pipelines("", security, test).await
+    }
+
+    /// Runs `test` with a client of a server of these pipelines, which may read three rows of `rows.csv`.
+    async fn with_pipelines<T>(
+        script: &str,
+        security: Security,
+        test: impl AsyncFnOnce(FlightServiceClient<Channel>) -> T,
+    ) -> T {
         let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("rows.csv"), "id,name\n1,a\n2,b\n3,c\n").unwrap();
         let session = Session::builder().base(folder.path()).root(folder.path().to_str().unwrap()).build().unwrap();
+        session.execute("script.sql", script).await.unwrap();
         let server = Server::bind(([127, 0, 0, 1], 0).into()).await.unwrap().secure(security);
         let address = format!("http://{}", server.address);
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
@@ -482,6 +493,34 @@ mod tests {
             let refused = codes.iter().filter(|code| **code == Some(Code::Unauthenticated)).count();
             assert_eq!(refused, if insecure { 0 } else { 10 }, "{codes:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn requests_that_would_take_any_memory_are_refused_before_a_feed_is_opened_or_read() {
+        let script = "CREATE EXTERNAL TABLE t STORED AS CSV LOCATION 'rows.csv';
+            CREATE PIPELINE all_rows AS SELECT resize(decode_image(CAST(name AS BYTEA)), 1024, 1024) AS image FROM t;
+            CREATE PIPELINE some_rows AS
+                SELECT resize(decode_image(CAST(name AS BYTEA)), 1024, 1024) AS image FROM t WHERE id > 1;";
+        with_pipelines(script, Security::default(), async |mut client| {
+            // The limit comes first: there is no such pipeline.
+            for option in ["window_rows", "window_bytes", "batch_size", "global_batch_size"] {
+                let request = format!("{{\"pipeline\": \"nowhere\", \"{option}\": 1152921504606846976}}");
+                let refused = client.get_flight_info(FlightDescriptor::new_cmd(request)).await.unwrap_err();
+                let expected = format!("a client of this server may set \"{option}\" to at most");
+                assert!(refused.code() == Code::InvalidArgument && refused.message().contains(&expected), "{refused}");
+            }
+            let mut read = async |pipeline: &str, batch_size: u64| {
+                let request = format!("{{\"pipeline\": \"{pipeline}\", \"batch_size\": {batch_size}}}");
+                client.do_get(Ticket::new(request)).await.map(|_| ()).map_err(|status| status.message().to_owned())
+            };
+            let refused = "a batch of 683 samples of 3145728 bytes each is more than one Flight message holds (2 GiB)\n\
+                           hint: give \"batch_size\" at most 682";
+            assert_eq!(read("some_rows", 683).await, Err(refused.to_owned()));
+            assert_eq!(read("some_rows", 682).await, Ok(()));
+            // Three rows fit, however many are asked for.
+            assert_eq!(read("all_rows", 683).await, Ok(()));
+        })
+        .await;
     }
 
     #[tokio::test]

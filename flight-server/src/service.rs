@@ -106,6 +106,8 @@ impl ProcessService {
     /// Opens the requested feed and checks its options. Reads nothing.
     fn open(&self, request: &StreamRequest, permit: &Permit) -> Result<(Feed, Option<u64>), Status> {
         permit.check_version()?;
+        // Opening a feed with options out of bounds may already take any memory.
+        limits::check(request, permit.caller).map_err(|error| status(&error))?;
         permit.pipelines.check(&request.pipeline)?;
         let of_token = match &request.from {
             Start::Token(token) => Some(&*token.feed),
@@ -122,7 +124,6 @@ impl ProcessService {
             return Err(status(&Error::new(ErrorKind::Conflict, message).with_hint("ask for flight info again")));
         }
         let positions = feed.expected_samples(&request.read_options()).map_err(|error| status(&error))?;
-        limits::check(request, permit.caller).map_err(|error| status(&error))?;
         Ok((feed, positions))
     }
 
@@ -134,6 +135,17 @@ impl ProcessService {
         match self.dispatcher()?.feed(feed) {
             Ok(feed) => permit.pipelines.check(feed.pipeline()),
             Err(_) => Ok(()),
+        }
+    }
+
+    /// What the caller may see of the dispatcher's status. Another reader's token or certificate is not the server's
+    /// business; the server's own user could read its memory.
+    fn status(&self, dispatcher: &DispatcherService, permit: &Permit) -> ClusterStatus {
+        let scripts_failed = self.roles.scripts.as_ref().map_or(Vec::new(), |scripts| scripts.failures());
+        let whole = ClusterStatus { scripts_failed, ..dispatcher.status() };
+        match permit.caller {
+            Caller::Worker | Caller::Operator | Caller::Reader(Proof::User) => whole,
+            Caller::Reader(Proof::Token | Proof::Certificate) => dispatcher.redacted(whole, &permit.pipelines),
         }
     }
 
@@ -169,6 +181,9 @@ impl ProcessService {
     /// Serves one rank's stream to a client that only speaks Flight. Computes it here, or relays it from the workers.
     fn feed(&self, request: StreamRequest, permit: &Permit) -> Result<ReplyStream<FlightData>, Status> {
         let (feed, _) = self.open(&request, permit)?;
+        let batch_size = feed.resolve(&request.read_options()).map_err(|error| status(&error))?.0.batch_size;
+        let most = batch_size.min(feed.offsets_per_epoch().unwrap_or(u64::MAX));
+        encode::check_batch(&feed.schema(), most).map_err(|error| status(&error))?;
         let (rank, world_size) = (request.rank, request.world_size);
         tracing::info!(
             pipeline = %request.pipeline, feed = %feed.id(), rank, world_size, from = %request.from, "stream opened"
@@ -381,10 +396,7 @@ impl FlightService for ProcessService {
             }
             actions::FEED_SPEC => answer(&dispatcher.spec(&read::<String>(&body)?)),
             actions::FEED_TRACE => answer(&self.trace(read(&body)?, &permit).await?),
-            actions::STATUS => {
-                let scripts_failed = self.roles.scripts.as_ref().map_or(Vec::new(), |scripts| scripts.failures());
-                answer(&Ok(ClusterStatus { scripts_failed, ..dispatcher.status() }))
-            }
+            actions::STATUS => answer(&Ok(self.status(dispatcher, &permit))),
             actions::RELOAD => {
                 caller.check_operator()?;
                 answer(&Ok(self.scripts()?.reload(read::<ReloadCall>(&body)?.all).await))

@@ -258,6 +258,11 @@ impl WorkerService {
                         link.rotate(&asked);
                         pause = Instant::now() + PAUSE;
                     }
+                    Err(error) if error.kind() == ErrorKind::Invalid && self.say_less() => {
+                        let error = error.message();
+                        tracing::warn!(dispatcher = asked, error, "the dispatcher cannot take a message; saying less");
+                        pause = Instant::now() + PAUSE;
+                    }
                     Err(error) => return Err(error),
                 },
                 Some(opened) = feeds.opening.join_next() => {
@@ -276,6 +281,11 @@ impl WorkerService {
                 () = sleep_until(wake.unwrap_or(Instant::now())), if wake.is_some() => {}
             }
         }
+    }
+
+    /// Lets later messages be shorter, after one that a dispatcher could not take. Returns `false` if none can be.
+    fn say_less(&self) -> bool {
+        self.machine.lock().say_less()
     }
 
     fn call(&self, leaving: bool) -> WorkerCall {
@@ -484,6 +494,52 @@ impl Feeds {
     fn unwanted(&mut self, key: &WindowKey) {
         if let Some(Opening::Under(keys)) = self.all.get_mut(&key.0) {
             keys.retain(|waiting| waiting != key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_delivery::messages::{Granted, WorkerReply};
+    use forebay_delivery::{Changes, Known, WindowId};
+
+    use super::*;
+    use crate::server::REQUEST_BYTES_MAX;
+
+    #[test]
+    fn a_message_about_many_windows_that_failed_with_long_reasons_is_a_request_of_permitted_size() {
+        const WINDOWS: u32 = 5_000;
+        let profile = WorkerProfile {
+            worker: WorkerId::MAX,
+            address: "grpc+tls://worker-of-a-long-name.example.org:65535".to_owned(),
+            memory_bytes: u64::MAX,
+            computing: COMPUTING,
+        };
+        let mut machine = Worker::new(profile);
+        let feed: Arc<str> = blake3::hash(b"feed").to_hex().as_str().into();
+        let key = |index| (Arc::clone(&feed), WindowId { epoch: u64::MAX, index });
+        let granted = |index| (key(index), Some(Granted { lease: u64::MAX, shares: 1.0 / 3.0 }));
+        let known = |upto| Known { pass: 1, upto };
+        machine.reply(&WorkerReply {
+            version: 1,
+            seq: 0,
+            held: Known::default(),
+            leases: Changes { known: (known(0), known(1)), is_all: true, changed: (0..WINDOWS).map(granted).collect() },
+            places: Vec::new(),
+            has_waiting_ranks: false,
+        });
+        // JSON escapes control characters with six bytes.
+        for character in ["\u{1}", "x", ""] {
+            let error =
+                Error::new(ErrorKind::Unavailable, character.repeat(1 << 20)).with_hint(character.repeat(1 << 20));
+            let report = error.report();
+            (0..WINDOWS).for_each(|index| _ = machine.report(&key(index), HeldState::Failed(report.clone()), true));
+            (0..500).for_each(|feed| _ = machine.refuse(format!("{feed:064}").into(), report.clone()));
+            let sync = machine.sync();
+            assert!(machine.has_more());
+            let call = WorkerCall { build: build().unwrap().clone(), operators: operator_versions(), sync };
+            let bytes = serde_json::to_vec(&call).unwrap().len();
+            assert!(bytes < REQUEST_BYTES_MAX * 9 / 10, "{bytes} bytes");
         }
     }
 }

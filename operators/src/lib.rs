@@ -122,4 +122,4 @@ pub use random::pick::pick_lazily;
 pub use registry::{OPERATORS, descriptor, descriptors, find, find_table_operator, scalar_udfs};
 pub use row_operator::{ColumnValue, ReadColumn, ResultColumn, RowArguments, RowOperator, RowPlan, RowScope};
 pub use rows::TABLE_OPERATORS;
-pub use text_functions::text_functions;
+pub use text_functions::{LENGTHENING, TEXT_LENGTH_MAX, length_unit, text_functions};

@@ -6,7 +6,8 @@
 use std::sync::Arc;
 
 use arrow::array::AsArray;
-use arrow::compute::max;
+use arrow::compute::kernels::length::length;
+use arrow::compute::{cast, max};
 use arrow::datatypes::{DataType, Field, FieldRef, Int64Type};
 use datafusion::common::{Result, exec_err, plan_err};
 use datafusion::functions::{regex, string, unicode};
@@ -22,6 +23,16 @@ use datafusion::logical_expr::{
 pub fn text_functions() -> Vec<ScalarUDF> {
     let all = [string::functions(), unicode::functions(), regex::functions()].concat();
     all.into_iter().map(|original| ScalarUDF::from(TextFunction::new(original))).collect()
+}
+
+/// The most characters of `lpad` and `rpad`, and the most bytes of `repeat`.
+pub const TEXT_LENGTH_MAX: i64 = 16 << 20;
+/// The functions whose second argument is a length, or a number of copies.
+pub const LENGTHENING: [&str; 3] = ["lpad", "rpad", "repeat"];
+
+/// Returns what the lengths of a lengthening function's texts count.
+pub fn length_unit(name: &str) -> &'static str {
+    if name == "repeat" { "bytes" } else { "characters" }
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -121,20 +132,64 @@ impl ScalarUDFImpl for TextFunction {
         self.original.documentation()
     }
 
-    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        if let ("lpad" | "rpad", Some(ColumnarValue::Array(lengths))) = (self.name(), arguments.args.get(1))
-            && let Some(lengths) = lengths.as_primitive_opt::<Int64Type>()
-            && let Some(length) = max(lengths).filter(|length| *length > i64::from(i32::MAX))
-        {
-            // DataFusion checks constants only, and the process would end for want of memory.
-            return exec_err!("{}: a text of {length} characters is too long: {} is the most", self.name(), i32::MAX);
+    fn invoke_with_args(&self, mut arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        // DataFusion makes any text, and the process would end for want of memory. It computes constants while it
+        // plans.
+        if let Some(length) = longest(self.name(), &arguments)?.filter(|length| *length > TEXT_LENGTH_MAX) {
+            let (name, unit) = (self.name(), length_unit(self.name()));
+            return exec_err!("{name}: a text of {length} {unit} is too long: {TEXT_LENGTH_MAX} is the most");
+        }
+        if self.name() != "repeat" && LENGTHENING.contains(&self.name()) {
+            without_negative_lengths(&mut arguments);
         }
         self.original.invoke_with_args(arguments)
     }
 }
 
+/// Makes texts of negative length empty. DataFusion would reserve 2^64 bytes for a column of them.
+fn without_negative_lengths(arguments: &mut ScalarFunctionArgs) {
+    if let Some(ColumnarValue::Array(lengths)) = arguments.args.get_mut(1)
+        && let Some(numbers) = lengths.as_primitive_opt::<Int64Type>()
+    {
+        let numbers = numbers.unary::<_, Int64Type>(|length| length.max(0));
+        *lengths = Arc::new(numbers);
+    }
+}
+
+/// The greatest length of the texts that `lpad`, `rpad` or `repeat` would make of these arguments.
+fn longest(name: &str, arguments: &ScalarFunctionArgs) -> Result<Option<i64>> {
+    let [text, number, ..] = &arguments.args[..] else { return Ok(None) };
+    if !LENGTHENING.contains(&name) {
+        return Ok(None);
+    }
+    let rows = |value: &ColumnarValue| match value {
+        ColumnarValue::Array(array) => Ok(Arc::clone(array)),
+        ColumnarValue::Scalar(value) => value.to_array(),
+    };
+    let numbers = rows(number)?;
+    let Some(numbers) = numbers.as_primitive_opt::<Int64Type>() else { return Ok(None) };
+    if name != "repeat" {
+        return Ok(max(numbers));
+    }
+    let lengths = length(&rows(text)?)?;
+    let lengths = cast(&lengths, &DataType::Int64)?;
+    let lengths = lengths.as_primitive::<Int64Type>();
+    let of_all = |numbers: Option<i64>| Some(max(lengths)?.saturating_mul(numbers?));
+    Ok(match (lengths.len(), numbers.len()) {
+        (texts, counts) if texts == counts => {
+            let products = lengths.iter().zip(numbers).map(|(length, count)| Some(length?.saturating_mul(count?)));
+            products.flatten().max()
+        }
+        // One of them is a constant.
+        _ => of_all(max(numbers)),
+    })
+}
+
 #[cfg(test)]
 mod tests {
+    use arrow::array::{Int64Array, StringArray};
+    use datafusion::scalar::ScalarValue;
+
     use super::*;
 
     fn check(name: &str, types: &[DataType], expected: &[DataType]) {
@@ -159,5 +214,48 @@ mod tests {
         let substr = text_functions().into_iter().find(|function| function.name() == "substr").unwrap();
         let error = substr.coerce_types(&[DataType::Date32, DataType::Utf8]).unwrap_err().to_string();
         assert!(error.contains("'substr(Date32, Utf8)'") && error.contains("\tsubstr(str: "), "{error}");
+    }
+
+    #[test]
+    fn texts_have_a_greatest_length() {
+        let invoke = |name: &str, texts: Option<&[&str]>, numbers: &[i64]| {
+            let function = text_functions().into_iter().find(|function| function.name() == name).unwrap();
+            let text = match texts {
+                Some(texts) => ColumnarValue::Array(Arc::new(StringArray::from(texts.to_vec()))),
+                None => ColumnarValue::Scalar(ScalarValue::from("ab")),
+            };
+            let number = match numbers {
+                [number] => ColumnarValue::Scalar(ScalarValue::from(*number)),
+                numbers => ColumnarValue::Array(Arc::new(Int64Array::from(numbers.to_vec()))),
+            };
+            let field = |name: &str, of: DataType| Arc::new(Field::new(name, of, true));
+            let arguments = ScalarFunctionArgs {
+                arg_fields: vec![field("text", DataType::Utf8), field("number", DataType::Int64)],
+                args: vec![text, number],
+                number_rows: texts.map_or(numbers.len(), <[&str]>::len),
+                return_field: field("text", DataType::Utf8),
+                config_options: Arc::default(),
+            };
+            function.inner().invoke_with_args(arguments).map(|_| ()).map_err(|error| error.strip_backtrace())
+        };
+        let most = TEXT_LENGTH_MAX;
+        for (name, texts, numbers, length) in [
+            ("lpad", None, &[2_000_000_000][..], 2_000_000_000),
+            ("rpad", Some(&["a", "b"][..]), &[1, most + 1], most + 1),
+            ("rpad", Some(&["a", "b"]), &[most + 1], most + 1),
+            ("repeat", None, &[most / 2 + 1], most + 2),
+            ("repeat", Some(&["a", "abc"]), &[most], 3 * most),
+            ("repeat", None, &[1, most], 2 * most),
+            ("repeat", Some(&["a", "abc"]), &[3, most / 3 + 1], most + 2),
+            ("repeat", None, &[i64::MAX], i64::MAX),
+        ] {
+            let unit = length_unit(name);
+            let said = format!("Execution error: {name}: a text of {length} {unit} is too long: {most} is the most");
+            assert_eq!(invoke(name, texts, numbers), Err(said), "{name} {texts:?} {numbers:?}");
+        }
+        // The longest text is next to the least number.
+        assert_eq!(invoke("repeat", Some(&["a", "abc"]), &[most / 2, 1]), Ok(()));
+        assert_eq!(invoke("repeat", None, &[-5]), Ok(()));
+        assert_eq!(invoke("lpad", Some(&["a", "b"]), &[3, -4]), Ok(()));
     }
 }

@@ -11,6 +11,12 @@ use forebay_arrays::ColumnError;
 pub use forebay_delivery::ErrorKind;
 use forebay_delivery::ReadSettings;
 use forebay_delivery::messages::Report;
+use forebay_diagnostics::shortened;
+
+/// The most characters of a message between the parts of a cluster.
+const REPORT_CHARS_MAX: usize = 4 << 10;
+/// The most characters of its hint.
+const REPORT_HINT_CHARS_MAX: usize = 1 << 10;
 
 /// The cure of [`Error::empty_epoch`].
 const EMPTY_EPOCH_HINT: &str = "use a smaller batch size, or check the query and its files";
@@ -76,10 +82,16 @@ impl Error {
         self.0.stopped.as_deref()
     }
 
-    /// The error in the form sent between the parts of a cluster.
+    /// The error in the form sent between the parts of a cluster: long texts lose their middle.
     pub fn report(&self) -> Report {
-        let (kind, message, hint) = (self.kind(), self.message().to_owned(), self.hint().map(str::to_owned));
-        Report { kind, message, hint, retry: kind.may_pass() }
+        let sent = |text, chars_max| shortened(text, chars_max).into_owned();
+        let (message, hint) = (self.message(), self.hint());
+        Report {
+            kind: self.kind(),
+            message: sent(message, REPORT_CHARS_MAX),
+            hint: hint.map(|hint| sent(hint, REPORT_HINT_CHARS_MAX)),
+            retry: self.kind().may_pass(),
+        }
     }
 
     /// The same error with a hint.
@@ -155,5 +167,19 @@ impl From<ColumnError> for Error {
             ColumnError::Internal(_) => ErrorKind::Internal,
         };
         Self::new(kind, error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_error_is_sent_without_its_middle() {
+        let short = Error::new(ErrorKind::Data, "no").with_hint("yes");
+        assert_eq!((&*short.report().message, short.report().hint.as_deref()), ("no", Some("yes")));
+        let long = Error::new(ErrorKind::Data, "ä".repeat(100_000)).with_hint("x".repeat(100_000)).report();
+        assert_eq!(long.message.chars().count(), REPORT_CHARS_MAX);
+        assert_eq!(long.hint.map(|hint| hint.len()), Some(REPORT_HINT_CHARS_MAX - 1 + "…".len()));
     }
 }

@@ -176,6 +176,20 @@ fn options_of_a_pipeline_are_checked_when_it_is_created() {
 }
 
 #[test]
+fn windows_of_which_a_table_has_millions_are_refused() {
+    let folder = Folder::new();
+    folder.write("clicks.csv", format!("id\n{}", "12345678\n".repeat(500_000)));
+    let script = folder.script(&everything("CSV", "clicks.csv"));
+    let server = Server::start(&script, &[]);
+    let phrases = [
+        "\"window_bytes\" of 1 divides 4500003 bytes into about 4500003 parts",
+        "hint: give \"window_bytes\" at least 32, or leave it out",
+    ];
+    wrong(&["run", &script, "--window-bytes", "1"], &phrases);
+    wrong(&["run", "--connect", &server.uri, "--window-bytes", "1"], &phrases);
+}
+
+#[test]
 fn options_of_reading_are_checked_in_process_and_by_the_server() {
     let folder = clicks_csv();
     let script = folder.script(&everything("CSV", "clicks.csv"));
@@ -184,7 +198,6 @@ fn options_of_reading_are_checked_in_process_and_by_the_server() {
     let token = other[0].token.as_str();
     let cases: &[(&[&str], &[&str])] = &[
         (&["--batch-size", "0"], &["\"batch_size\" must be a positive integer, got 0"]),
-        (&["--batch-size", "99999999999"], &["\"batch_size\" times \"world_size\" must be at most"]),
         (&["--world-size", "0"], &["\"world_size\" must be a positive integer, got 0"]),
         (
             &["--rank", "2", "--world-size", "2"],
@@ -208,6 +221,11 @@ fn options_of_reading_are_checked_in_process_and_by_the_server() {
         wrong(&[&["run", &script], *arguments].concat(), phrases);
         wrong(&[&["run", "--connect", &server.uri], *arguments].concat(), phrases);
     }
+    let many = ["--batch-size", "99999999999"];
+    let phrases = ["\"batch_size\" times \"world_size\" must be at most"];
+    wrong(&[&["run", &script], &many[..]].concat(), &phrases);
+    let phrases = ["a client of this server may set \"batch_size\" to at most 16777216, got 99999999999"];
+    wrong(&[&["run", "--connect", &server.uri], &many[..]].concat(), &phrases);
     let ranks = fail(forebay(["run", &script]).envs([("RANK", "3"), ("WORLD_SIZE", "2")]));
     assert!(ranks.contains("\"rank\" must be below the world size of 2, got 3"), "{ranks}");
 }

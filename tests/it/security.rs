@@ -6,8 +6,9 @@ use forebay_engine::ErrorKind;
 use forebay_flight_client::wire::actions;
 use forebay_flight_client::{ClientTls, ConnectOptions, DispatcherClient};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
+use serde_json::Value;
 
-use crate::support::{Folder, Server, fail, forebay, run, succeed, text, wrong};
+use crate::support::{Folder, Running, Server, fail, forebay, run, succeed, text, wrong};
 
 const TOKEN: &str = "a-token-for-these-tests";
 
@@ -150,6 +151,66 @@ fn a_trainer_s_token_makes_no_worker() {
     // The dispatcher relays with the cluster's own token. Every token may ask for a status.
     let status = succeed(&mut forebay(["status", "--connect", &dispatcher.uri, "--token", TOKEN]));
     assert!(status.contains("grpc://127.0.0.1:"), "{status}");
+}
+
+#[test]
+fn a_reader_sees_neither_other_pipelines_nor_the_jobs_and_sessions_of_others() {
+    let folder = Folder::new();
+    folder.clicks(20);
+    let script = folder.script(
+        "CREATE EXTERNAL TABLE clicks STORED AS CSV LOCATION 'clicks';
+         CREATE PIPELINE train WITH (batch_size = 10) AS SELECT id FROM clicks;
+         CREATE PIPELINE eval WITH (batch_size = 10) AS SELECT price FROM clicks;",
+    );
+    let (a, b, both, operator) =
+        ("the-token-of-reader-a-1", "the-token-of-reader-b-2", "the-token-of-reader-c-3", "the-token-of-operators");
+    let tokens = folder.write("tokens", format!("{a} reader train\n{b} reader eval\n{both}\n{operator} operator\n"));
+    let workers = folder.write("workers", WORKERS);
+    let secured = ["--token-file", text(&tokens), "--worker-token-file", text(&workers)];
+    let (secured, plain) = (Server::start(&script, &secured), Server::start(&script, &[]));
+    let read = |server: &Server, more: &[&str]| {
+        // The pipe fills up, so it reads as long as the test lasts.
+        let command = ["run", "--connect", &server.uri, "--output", "json", "--epochs", "1000000"];
+        let running = Running::start(forebay(command).args(more));
+        assert!(running.line().is_some());
+        running
+    };
+    let dynamic = |job| ["--delivery", "dynamic", "--job", job];
+    let of_train = ["--pipeline", "train", "--token", a];
+    let of_eval = ["--pipeline", "eval", "--token", b];
+    let mut reading = vec![
+        read(&secured, &of_train),
+        read(&secured, &[&of_train[..], &dynamic("job-of-a")].concat()),
+        read(&secured, &[&of_eval[..], &dynamic("job-of-b")].concat()),
+        read(&plain, &[&["--pipeline", "train"][..], &dynamic("job-of-the-user")].concat()),
+    ];
+    let status = |server: &Server, more: &[&str]| -> (Vec<Value>, String) {
+        let command = ["status", "--connect", &server.uri, "--output", "json"];
+        let text = succeed(forebay(command).args(more));
+        let status: Value = serde_json::from_str(&text).expect("JSON");
+        (status["feeds"].as_array().expect("a list").clone(), text)
+    };
+    let sessions = |feeds: &[Value]| -> Vec<String> {
+        let readers = feeds.iter().flat_map(|feed| feed["readers"].as_array().expect("a list"));
+        readers.map(|reader| reader["session"].as_str().expect("text").to_owned()).collect()
+    };
+    let hidden = "0000000000000000";
+    for (token, feeds) in [(a, 1), (b, 1), (both, 2)] {
+        let (seen, text) = status(&secured, &["--token", token]);
+        assert_eq!(seen.len(), feeds, "{text}");
+        assert!(!text.contains("job-of-"), "{text}");
+        assert!(sessions(&seen).iter().all(|session| session == hidden), "{text}");
+        assert!(seen.iter().any(|feed| !feed["jobs"].as_array().expect("a list").is_empty()), "{text}");
+    }
+    assert!(!sessions(&status(&secured, &["--token", a]).0).is_empty());
+    for token in [operator, WORKERS] {
+        let (seen, text) = status(&secured, &["--token", token]);
+        assert!(seen.len() == 2 && text.contains("job-of-a") && text.contains("job-of-b"), "{text}");
+        assert!(!sessions(&seen).is_empty() && sessions(&seen).iter().all(|session| session != hidden), "{text}");
+    }
+    // The user whose server it is sees all.
+    assert!(status(&plain, &[]).1.contains("job-of-the-user"));
+    reading.iter_mut().for_each(|reader| reader.process.kill().expect("a child process"));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::{Millis, WindowId, WindowKey};
 
 /// How long such a seed's faults last: long enough to lose workers and to notice each loss.
 const UNTIL_MS: Millis = 25_000;
-/// The fewest workers that may be lost before a window is given up.
+/// The fewest workers that may be lost before a window is given up: three beside others, and two alone.
 const DEATHS_MIN: u32 = 5;
 /// More workers than may be lost before the window is given up. Readers that begin, each process of a rank once, begin
 /// the count again.
@@ -36,6 +36,7 @@ impl World {
         self.faults.blows.clear();
         self.faults.until = UNTIL_MS;
         self.dispatchers = 1;
+        self.was_poisoned = true;
         self.poison = Some(Poison { key: (self.feeds[feed].clone(), window), deaths: 0, given_up_after: 0 });
     }
 
@@ -51,12 +52,17 @@ impl World {
         true
     }
 
-    /// Checks that only the poisoned window is given up, after workers that computed it alone were lost.
+    /// Checks that only the poisoned window is given up, after workers that computed it alone were lost. Without one, a
+    /// window may be given up by coincidence, but not before as many workers were out of contact.
     pub(super) fn judge_given_up(&mut self, report: &Report) {
-        let Some(poison) = &mut self.poison else { return };
         if !report.message.contains("was given up") {
             return;
         }
+        let losses = self.workers_out_of_contact;
+        if !self.was_poisoned && losses < DEATHS_MIN {
+            self.violated(|| format!("after {losses} losses of workers: {}", report.message));
+        }
+        let Some(poison) = &mut self.poison else { return };
         let WindowId { epoch, index } = poison.key.1;
         let deaths = poison.deaths;
         poison.given_up_after = deaths;

@@ -197,7 +197,11 @@ impl OrderedJob {
             let trainer = Trainer::new(feed, session, settings, origin, limits(self.buffer_limit));
             let trainer = match &self.name {
                 // A process's number begins with the time.
-                Some(name) => trainer.in_job(name.clone(), (world.now << 16) + world.id(), true),
+                Some(name) => {
+                    // A process may read again after its first reader failed.
+                    let is_first = self.generation == 1 || world.random.chance(700);
+                    trainer.in_job(name.clone(), (world.now << 16) + world.id(), is_first)
+                }
                 None => trainer,
             };
             let contact = Contact::new(world);

@@ -129,6 +129,7 @@ impl WorkerNode {
     /// Ends the process. With `noticed`, its connections are closed; otherwise its peers wait.
     pub(super) fn kill(&mut self, world: &mut World, noticed: bool) {
         let Some(mut state) = self.state.take() else { return };
+        world.out_of_contact(self.process.node);
         if noticed {
             let hung_up = NodeMessage::HungUp(state.worker.sync().worker);
             world.send(self.process, state.contact.dispatcher(), None, hung_up);

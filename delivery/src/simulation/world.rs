@@ -11,6 +11,7 @@ use super::random::{SeededRandom, hash};
 use super::reader::{PATIENCE_MS, SILENCE_MS};
 use super::transport::FlowControl;
 use super::worker::SHORT;
+use crate::changes::CHANGES_MAX;
 use crate::messages::{ReaderReply, ReaderSync, Report, WorkerReply, WorkerSync};
 use crate::{ClaimAnswer, ClaimMessage, Ended, Fragment, Millis, Open, Plan, WindowId, WindowKey, WorkerId};
 
@@ -247,6 +248,10 @@ pub(super) struct World {
     pub(super) is_cut: bool,
     /// The window that ends its workers.
     pub(super) poison: Option<Poison>,
+    /// Whether there ever was one.
+    pub(super) was_poisoned: bool,
+    /// How often a worker ended, or could not reach the others for a while.
+    pub(super) workers_out_of_contact: u32,
     /// Whether a stream ends when its window is dropped.
     pub(super) drops_end_streams: bool,
     /// The node that serves at each address.
@@ -299,6 +304,8 @@ impl World {
             has_many_streams,
             is_cut: false,
             poison: None,
+            was_poisoned: false,
+            workers_out_of_contact: 0,
             flow: FlowControl::new(window_rows * ROW_BYTES),
             drops_end_streams: random.chance(500),
             latency: random.pick(&[2, 5, 30]),
@@ -425,6 +432,14 @@ impl World {
 
     /// Sends a message that may be lost, late or duplicated.
     pub(super) fn send(&mut self, from: Process, to: NodeId, generation: Option<u32>, message: NodeMessage) {
+        let changes = match &message {
+            NodeMessage::WorkerSync { sync, .. } => sync.held.changed.len(),
+            NodeMessage::WorkerReply { reply, .. } => reply.leases.changed.len(),
+            _ => 0,
+        };
+        if changes > CHANGES_MAX {
+            self.violated(|| format!("a message has {changes} changes, more than {CHANGES_MAX}"));
+        }
         if self.is_walled(from.node, to) || self.strikes(self.faults.rates.lost, Fault::Lost) {
             return;
         }
@@ -464,10 +479,19 @@ impl World {
     pub(super) fn wall(&mut self, from: NodeId, to: NodeId, until: Millis, one_way: bool) {
         let until = until.max(self.walls[from][to].until);
         self.walls[from][to] = Wall { until, one_way };
+        if matches!(role(to), Role::Dispatcher(_)) {
+            self.out_of_contact(from);
+        }
     }
 
     pub(super) fn pause(&mut self, node: NodeId, until: Millis) {
         self.paused[node] = until;
+        self.out_of_contact(node);
+    }
+
+    /// Records that a node, if it is a worker, may seem lost.
+    pub(super) fn out_of_contact(&mut self, node: NodeId) {
+        self.workers_out_of_contact += u32::from(matches!(role(node), Role::Worker(_)));
     }
 
     pub(super) fn heal(&mut self) {

@@ -20,24 +20,38 @@ use crate::error::{Error, Result};
 /// Packages whose code determines the values of samples.
 const COMPUTING: &[&str] = &[
     "arrow",
+    "bitcannon",
     "chrono",
     "chrono-tz",
     "csv-core",
     "datafusion",
+    "fancy-regex",
     "fast_image_resize",
+    "gif",
     "half",
     "image",
+    "image-webp",
+    "jpeg-encoder",
     "lexical-core",
     "libm",
     "md-5",
+    "minijinja",
+    "minijinja-contrib",
+    "moxcms",
     "parquet",
     "png",
     "regex",
+    "regex-automata",
+    "regex-syntax",
     "ryu",
     "serde_json",
     "sha2",
+    "tiff",
+    "tk-encode",
     "tokenizers",
     "unicode-normalization",
+    "unicode-segmentation",
+    "weezl",
     "xxhash-rust",
     "zune-jpeg",
 ];
@@ -61,6 +75,7 @@ const PROBES: &[&str] = &[
     "regexp_replace(text, '[aä]+', '-')",
     "normalize(resize(decode_image(image, false), 2, 5, 'bilinear', true), \
      [0.485, 0.456, 0.406], [0.229, 0.224, 0.225])",
+    "resize(decode_image(photo, false), 5, 7, 'bilinear', true)",
 ];
 
 /// A PNG of 4 x 3 pixels.
@@ -70,6 +85,9 @@ const IMAGE: &[u8] = b"\
     \x00\x00\x11\x22\x3c\x4d\x5e\x78\x89\x9a\xb4\xc5\xd6\x00\x28\x39\x4a\x64\x75\x86\xa0\xb1\xc2\xdc\
     \xed\xfe\x00\x50\x61\x72\x8c\x9d\xae\xc8\xd9\xea\x04\x15\x26\x3b\x54\x11\xad\x2b\x24\x53\xe9\x00\
     \x00\x00\x00\x49\x45\x4e\x44\xae\x42\x60\x82";
+
+/// A JPEG in progressive scans.
+const PHOTO: &[u8] = include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../operators/testdata/progressive.jpg"));
 
 /// This process's build. Computes the probe the first time.
 ///
@@ -126,12 +144,16 @@ fn rows() -> Result<RecordBatch, ArrowError> {
         ("f", Arc::new(Float32Array::from_iter_values((0..ROWS).map(|row| number(row + ROWS) as f32)))),
         ("text", Arc::new(StringArray::from_iter_values(texts))),
         ("image", Arc::new(BinaryArray::from_iter_values((0..ROWS).map(|_| IMAGE)))),
+        ("photo", Arc::new(BinaryArray::from_iter_values((0..ROWS).map(|_| PHOTO)))),
     ];
     RecordBatch::try_from_iter(columns)
 }
 
 #[cfg(test)]
 mod tests {
+    use arrow::array::Array;
+    use arrow::datatypes::DataType;
+
     use super::*;
 
     #[test]
@@ -139,5 +161,27 @@ mod tests {
         let build = build().unwrap();
         assert_eq!(build.packages.keys().map(String::as_str).collect::<Vec<_>>(), COMPUTING);
         assert_eq!(probe().unwrap(), build.probe);
+    }
+
+    #[test]
+    fn the_probe_decodes_its_images() {
+        let results = results().unwrap();
+        let is_of_images = |column: &&ArrayRef| matches!(column.data_type(), DataType::FixedSizeList(_, _));
+        let images: Vec<_> = results.columns().iter().filter(is_of_images).collect();
+        assert_eq!(images.len(), 2);
+        assert!(images.iter().all(|image| image.null_count() == 0));
+    }
+
+    /// Another version of a decoder may return other pixels.
+    #[test]
+    fn a_build_names_all_decoders_of_images() {
+        let lock = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.lock"));
+        let image = lock.split("[[package]]").find(|package| package.contains("name = \"image\"\n")).unwrap();
+        let decoders = ["gif", "image-webp", "moxcms", "png", "tiff", "zune-jpeg"];
+        for dependency in image.lines().filter_map(|line| line.trim().strip_prefix('"')?.split(['"', ' ']).next()) {
+            let is_helper = ["bytemuck", "byteorder-lite", "color_quant", "num-traits", "zune-core"];
+            assert!(is_helper.contains(&dependency) || decoders.contains(&dependency), "{dependency}");
+        }
+        assert!(decoders.iter().all(|decoder| COMPUTING.contains(decoder)));
     }
 }

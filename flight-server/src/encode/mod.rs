@@ -11,7 +11,7 @@ mod frames;
 mod layout;
 
 use arrow::array::RecordBatch;
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{DataType, SchemaRef};
 use arrow_flight::{FlightData, SchemaAsIpc};
 use arrow_ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteContext, IpcWriteOptions};
 use forebay_engine::arrays::joined;
@@ -66,6 +66,35 @@ pub(crate) async fn piece(piece: WindowRows, schema: &SchemaRef) -> Result<Outgo
 
 fn as_json(metadata: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(metadata).expect("plain data becomes JSON")
+}
+
+/// Checks that a batch of so many samples fits in a message, as far as the types of its columns say.
+///
+/// # Errors
+/// `Invalid` if it does not.
+pub(crate) fn check_batch(schema: &SchemaRef, samples: u64) -> Result<()> {
+    let row = schema.fields().iter().map(|field| fixed_bytes(field.data_type())).fold(0, u64::saturating_add);
+    let most = MESSAGE_BYTES_MAX as u64 / row.max(1);
+    if samples <= most {
+        return Ok(());
+    }
+    let message =
+        format!("a batch of {samples} samples of {row} bytes each is more than one Flight message holds (2 GiB)");
+    Err(Error::invalid(message).with_hint(format!("give \"batch_size\" at most {most}")))
+}
+
+/// The bytes that every value of this type has at least.
+fn fixed_bytes(data_type: &DataType) -> u64 {
+    match data_type {
+        DataType::FixedSizeBinary(bytes) => u64::try_from(*bytes).unwrap_or(0),
+        DataType::FixedSizeList(item, length) => {
+            fixed_bytes(item.data_type()).saturating_mul(u64::try_from(*length).unwrap_or(0))
+        }
+        DataType::Struct(fields) => {
+            fields.iter().map(|field| fixed_bytes(field.data_type())).fold(0, u64::saturating_add)
+        }
+        other => other.primitive_width().unwrap_or(0) as u64,
+    }
 }
 
 fn check_size(bytes: usize) -> Result<()> {

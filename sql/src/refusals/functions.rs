@@ -4,8 +4,10 @@
 //! for the same reasons in sessions that do not have them, because the error "not found" would mislead.
 
 use datafusion::logical_expr::Volatility;
-use datafusion::sql::sqlparser::ast::{Function, FunctionArguments, Spanned};
-use forebay_operators::{Descriptor, Determinism, OPERATORS};
+use datafusion::sql::sqlparser::ast::{
+    Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments, Spanned, Value,
+};
+use forebay_operators::{Descriptor, Determinism, LENGTHENING, OPERATORS, TEXT_LENGTH_MAX, length_unit};
 
 use super::search::{AGGREGATE_HINT, ALL_ROWS, BEFOREHAND, SUBQUERY_HINT, Search, UNNEST_HINT, second_table, window};
 use crate::{Place, calls};
@@ -62,6 +64,16 @@ impl Search<'_> {
                 ),
             );
         }
+        if let Some(length) = constant_length(name, function).filter(|length| *length > TEXT_LENGTH_MAX) {
+            return self.refuse_at(
+                place,
+                &format!(
+                    "\"{name}\" would make a text of {length} {}, and {TEXT_LENGTH_MAX} is the most",
+                    length_unit(name)
+                ),
+                "give a smaller number",
+            );
+        }
         let scalar = self.state.scalar_functions().get(name);
         if scalar.is_some_and(|function| function.signature().volatility != Volatility::Immutable) {
             return self.refuse_at(
@@ -78,6 +90,25 @@ impl Search<'_> {
             self.refuse_at(place, &window(&format!("\"{name}\"")), BEFOREHAND);
         }
     }
+}
+
+/// The length of the text that a call with a constant length, or of a constant number of copies, makes at least.
+fn constant_length(name: &str, function: &Function) -> Option<i64> {
+    let FunctionArguments::List(list) = &function.args else { return None };
+    let constant = |argument: &FunctionArg| match argument {
+        FunctionArg::Unnamed(FunctionArgExpr::Expr(Expr::Value(value))) => Some(value.value.clone()),
+        _ => None,
+    };
+    let (text, number) = match &list.args[..] {
+        [text, number, ..] if LENGTHENING.contains(&name) => (constant(text), constant(number)?),
+        _ => return None,
+    };
+    let Value::Number(number, _) = number else { return None };
+    let number = number.parse().unwrap_or(i64::MAX);
+    Some(match (name, text) {
+        ("repeat", Some(Value::SingleQuotedString(text))) => number.saturating_mul(text.len() as i64),
+        _ => number,
+    })
 }
 
 /// Clock functions, for sessions that do not have them.

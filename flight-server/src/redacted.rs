@@ -1,0 +1,58 @@
+//! What a reader sees of a dispatcher's status: its own pipelines, and nothing that names another reader's job.
+//!
+//! Who knows a job's name can replace the job's ranks, so readers see a hash in its place. The server cannot tell which
+//! readers are the caller's own: nobody's session is shown.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use forebay_delivery::Status;
+
+/// Hides the names of jobs from readers. Two servers give one name two hashes, so that no table of likely names helps.
+pub(crate) struct NameHash([u8; 32]);
+
+impl NameHash {
+    pub(crate) fn new(key: [u8; 32]) -> Self {
+        Self(key)
+    }
+
+    fn of(&self, name: &str) -> String {
+        blake3::keyed_hash(&self.0, name.as_bytes()).to_hex()[..16].to_owned()
+    }
+}
+
+/// The feeds that a reader may read.
+pub(crate) enum ReadableFeeds {
+    All,
+    Some(HashSet<Arc<str>>),
+}
+
+impl ReadableFeeds {
+    fn contains(&self, feed: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Some(feeds) => feeds.contains(feed),
+        }
+    }
+}
+
+/// Returns the part of a status that a reader of these feeds sees.
+pub(crate) fn redacted(mut status: Status, readable: &ReadableFeeds, names: &NameHash) -> Status {
+    status.feeds.retain(|feed| readable.contains(&feed.feed));
+    for feed in &mut status.feeds {
+        feed.readers.iter_mut().for_each(|reader| reader.session = 0);
+        feed.jobs.iter_mut().for_each(|job| job.job = names.of(&job.job));
+    }
+    for worker in &mut status.workers {
+        worker.refused.retain(|(feed, _)| readable.contains(feed));
+        // The object may be a file of any pipeline.
+        if let (ReadableFeeds::Some(_), Some(wait)) = (readable, &mut worker.store_wait) {
+            wait.object.clear();
+        }
+    }
+    if matches!(readable, ReadableFeeds::Some(_)) {
+        // An error of a script quotes its text, which may hold any pipeline.
+        status.scripts_failed.clear();
+    }
+    status
+}
