@@ -182,7 +182,7 @@ fn windows_of_which_a_table_has_millions_are_refused() {
     let script = folder.script(&everything("CSV", "clicks.csv"));
     let server = Server::start(&script, &[]);
     let phrases = [
-        "\"window_bytes\" of 1 divides 4500003 bytes into about 4500003 parts",
+        "\"window_bytes\" of 1 divides 4500000 bytes into about 4500000 parts",
         "hint: give \"window_bytes\" at least 32, or leave it out",
     ];
     wrong(&["run", &script, "--window-bytes", "1"], &phrases);
