@@ -175,7 +175,7 @@ impl Driver {
             (sync, opens, trainer.retry_at(), trainer.gives_up_at())
         })?;
         if let Some(sync) = sync {
-            if let Some((window, waited)) = self.long_waits.to_tell(sync.waiting) {
+            if let Some((window, waited)) = self.long_waits.newly_long(sync.waiting) {
                 self.warn(window, waited);
             }
             // This dispatcher answers, but its workers may have moved to another one.

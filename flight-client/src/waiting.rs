@@ -25,7 +25,7 @@ pub(crate) struct LongWaits {
 
 impl LongWaits {
     /// Returns the loop's wait, if it should be reported now: the window, and the milliseconds so far.
-    pub(crate) fn to_tell(&mut self, waiting: Option<(WindowId, Millis)>) -> Option<(WindowId, Millis)> {
+    pub(crate) fn newly_long(&mut self, waiting: Option<(WindowId, Millis)>) -> Option<(WindowId, Millis)> {
         let long = waiting.filter(|(_, waited)| *waited >= LONG_MS);
         let was_told = std::mem::replace(&mut self.is_told, long.is_some());
         long.filter(|_| !was_told)
@@ -71,7 +71,7 @@ mod tests {
     fn each_long_wait_is_told_once() {
         let window = |index| WindowId { epoch: 0, index };
         let mut waits = LongWaits::default();
-        let mut told = |wait| waits.to_tell(wait);
+        let mut told = |wait| waits.newly_long(wait);
         assert_eq!(told(None), None);
         assert_eq!(told(Some((window(0), LONG_MS - 1))), None);
         assert_eq!(told(Some((window(0), LONG_MS))), Some((window(0), LONG_MS)));
