@@ -179,7 +179,7 @@ fn a_reader_sees_neither_other_pipelines_nor_the_jobs_and_sessions_of_others() {
     let dynamic = |job| ["--delivery", "dynamic", "--job", job];
     let of_train = ["--pipeline", "train", "--token", a];
     let of_eval = ["--pipeline", "eval", "--token", b];
-    let mut reading = vec![
+    let mut reading = [
         read(&secured, &["--pipeline", "ordered", "--token", both]),
         read(&secured, &[&of_train[..], &dynamic("job-of-a")].concat()),
         read(&secured, &[&of_eval[..], &dynamic("job-of-b")].concat()),
