@@ -48,7 +48,7 @@ def test_a_rank_outside_the_world_is_refused(client):
         ({"batch_size": 0}, '"batch_size" must be a positive integer, got 0'),
         ({"world_size": 0}, '"world_size" must be a positive integer, got 0'),
         ({"window_bytes": 0}, '"window_bytes" must be positive, got 0'),
-        ({"batch_size": 1 << 40}, '"batch_size" times "world_size" must be at most'),
+        ({"batch_size": 1 << 40}, 'may set "batch_size" to at most 16777216, got 1099511627776'),
         ({"on_error": "ignore"}, "`raise`, `skip`, `quarantine`"),
         ({"from_": "later"}, '"from" must be OFFSET, EPOCH:OFFSET or a resume token, got "later"'),
         ({"from_": "fb1.0123"}, "is not a whole resume token"),
