@@ -219,8 +219,9 @@ def test_a_token_is_for_its_pipelines(scripts: Path, tmp_path: Path):
                     call()
             # Keep the feed open, and ask for it under the name of another pipeline.
             reading = client.do_get(ticket, operator)
-            status = ("status", "--connect", server.uri, "--token", TRAINER)
-            until("the feed", lambda: metadata["feed"] in run(*status).stdout)
+            status = ("status", "--connect", server.uri, "--token")
+            until("the feed", lambda: metadata["feed"] in run(*status, OPERATOR).stdout)
+            assert metadata["feed"] not in run(*status, TRAINER).stdout
             sync = {
                 "session": 1, "seq": 1, "feed": metadata["feed"], "rank": 0, "world_size": 1, "member": None,
                 "at": [0, 0], "until_epoch": 1, "known": 0, "broken": [], "waiting": None,
