@@ -26,7 +26,7 @@ use crate::caller::Pipelines;
 use crate::calls::{CallerId, UnansweredCalls};
 use crate::crash_record::CrashRecord;
 use crate::journal::{FeedReading, Journal};
-use crate::redacted::{NameHash, ReadableFeeds, redacted};
+use crate::redacted::{NameHash, redacted};
 use crate::ticket::{Signer, TicketClaims};
 use forebay_flight_client::wall_clock::now_unix_seconds;
 
@@ -289,8 +289,8 @@ impl DispatcherService {
             let state = self.state.lock();
             state.feeds.iter().filter(|(_, feed)| is_readable(feed)).map(|(id, _)| Arc::clone(id)).collect()
         };
-        let readable = pipelines.0.is_some().then(readable).map_or(ReadableFeeds::All, ReadableFeeds::Some);
-        redacted(status, &readable, &self.names)
+        let readable = pipelines.0.is_some().then(readable);
+        redacted(status, readable.as_ref(), &self.names)
     }
 
     /// The state of the dispatcher, and the counters of each feed's readers.
@@ -349,7 +349,7 @@ fn has_left() -> Error {
 /// Refuses a worker of another build, which may compute other bytes.
 fn check_build(call: &WorkerCall) -> Result<()> {
     let mut differences = build()?.differences(&call.build);
-    differences.extend(operator_differences(&operator_versions(), &call.operators));
+    differences.extend(operator_differences(operator_versions(), &call.operators));
     if differences.is_empty() {
         return Ok(());
     }
@@ -386,7 +386,7 @@ mod tests {
             refused: Vec::new(),
             store_wait: None,
         };
-        let same = WorkerCall { build: build().unwrap().clone(), operators: operator_versions(), sync };
+        let same = WorkerCall { build: build().unwrap().clone(), operators: operator_versions().clone(), sync };
         assert!(check_build(&same).is_ok());
         let refusal = |change: &dyn Fn(&mut WorkerCall)| {
             let mut call = same.clone();

@@ -1,7 +1,7 @@
 //! What a reader sees of a dispatcher's status: its own pipelines, and nothing that names another reader's job.
 //!
 //! Who knows a job's name can replace the job's ranks, so readers see a hash in its place. The server cannot tell which
-//! readers are the caller's own: nobody's session is shown.
+//! sessions are the caller's own, so it shows none: each is 0.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -21,36 +21,22 @@ impl NameHash {
     }
 }
 
-/// The feeds that a reader may read.
-pub(crate) enum ReadableFeeds {
-    All,
-    Some(HashSet<Arc<str>>),
-}
-
-impl ReadableFeeds {
-    fn contains(&self, feed: &str) -> bool {
-        match self {
-            Self::All => true,
-            Self::Some(feeds) => feeds.contains(feed),
-        }
-    }
-}
-
-/// Returns the part of a status that a reader of these feeds sees.
-pub(crate) fn redacted(mut status: Status, readable: &ReadableFeeds, names: &NameHash) -> Status {
-    status.feeds.retain(|feed| readable.contains(&feed.feed));
+/// Returns the part of a status that a reader of these feeds sees; `None` stands for all feeds.
+pub(crate) fn redacted(mut status: Status, readable: Option<&HashSet<Arc<str>>>, names: &NameHash) -> Status {
+    let is_readable = |feed: &str| readable.is_none_or(|feeds| feeds.contains(feed));
+    status.feeds.retain(|feed| is_readable(&feed.feed));
     for feed in &mut status.feeds {
         feed.readers.iter_mut().for_each(|reader| reader.session = 0);
         feed.jobs.iter_mut().for_each(|job| job.job = names.of(&job.job));
     }
     for worker in &mut status.workers {
-        worker.refused.retain(|(feed, _)| readable.contains(feed));
+        worker.refused.retain(|(feed, _)| is_readable(feed));
         // The object may be a file of any pipeline.
-        if let (ReadableFeeds::Some(_), Some(wait)) = (readable, &mut worker.store_wait) {
+        if let (Some(_), Some(wait)) = (readable, &mut worker.store_wait) {
             wait.object.clear();
         }
     }
-    if matches!(readable, ReadableFeeds::Some(_)) {
+    if readable.is_some() {
         // An error of a script quotes its text, which may hold any pipeline.
         status.scripts_failed.clear();
     }

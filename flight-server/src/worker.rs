@@ -218,6 +218,9 @@ impl WorkerService {
         let (mut pause, mut busy, mut drain_until) = (Instant::now(), Instant::now(), None);
         let (mut has_news, mut is_reachable) = (false, None);
         loop {
+            // A dispatcher in this process answers at once. This loop, while it has news, must not keep the rest of the
+            // server's task from being polled: the part that accepts connections.
+            tokio::task::yield_now().await;
             has_news |= self.take_stock();
             feeds.retry();
             if drain_until.is_some_and(|until| Instant::now() >= until || self.machine.lock().is_empty()) {
@@ -290,7 +293,7 @@ impl WorkerService {
 
     fn call(&self, leaving: bool) -> WorkerCall {
         let sync = WorkerSync { leaving, store_wait: self.store_wait(), ..self.machine.lock().sync() };
-        WorkerCall { build: self.build.clone(), operators: operator_versions(), sync }
+        WorkerCall { build: self.build.clone(), operators: operator_versions().clone(), sync }
     }
 
     /// Carries out the dispatcher's answer. Returns whether any window is leased.
@@ -537,7 +540,7 @@ mod tests {
             (0..500).for_each(|feed| _ = machine.refuse(format!("{feed:064}").into(), report.clone()));
             let sync = machine.sync();
             assert!(machine.has_more());
-            let call = WorkerCall { build: build().unwrap().clone(), operators: operator_versions(), sync };
+            let call = WorkerCall { build: build().unwrap().clone(), operators: operator_versions().clone(), sync };
             let bytes = serde_json::to_vec(&call).unwrap().len();
             assert!(bytes < REQUEST_BYTES_MAX * 9 / 10, "{bytes} bytes");
         }

@@ -283,7 +283,7 @@ pub(crate) fn format_of(path: &str) -> Option<&'static str> {
 /// Returns every operator, with its version.
 #[pyfunction]
 pub(crate) fn operators() -> Vec<(String, u32)> {
-    forebay_engine::operator_versions().into_iter().collect()
+    forebay_engine::operator_versions().clone().into_iter().collect()
 }
 
 pub(crate) fn columns(schema: &arrow::datatypes::Schema) -> Vec<(String, String, bool)> {

@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use arrow::datatypes::SchemaRef;
 use forebay_protocol::FeedSettings;
@@ -124,12 +124,18 @@ impl Feed {
 }
 
 /// Every operator of this build, with its version.
-pub fn operator_versions() -> BTreeMap<String, u32> {
-    forebay_operators::descriptors().map(|descriptor| (descriptor.name.to_owned(), descriptor.version)).collect()
+pub fn operator_versions() -> &'static BTreeMap<String, u32> {
+    static ALL: LazyLock<BTreeMap<String, u32>> = LazyLock::new(|| {
+        forebay_operators::descriptors().map(|descriptor| (descriptor.name.to_owned(), descriptor.version)).collect()
+    });
+    &ALL
 }
 
 /// The differences between the operators of two builds, as messages; empty if there are none.
 pub fn operator_differences(here: &BTreeMap<String, u32>, there: &BTreeMap<String, u32>) -> Vec<String> {
+    if here == there {
+        return Vec::new();
+    }
     let mut names: Vec<&String> = here.keys().chain(there.keys()).collect();
     names.sort();
     names.dedup();
@@ -149,7 +155,8 @@ impl FeedSpec {
         if !(self.root.starts_with('/') || self.root.contains("://")) {
             return Err(Error::invalid(format!("\"{}\" is not an absolute path or URL to write to", self.root)));
         }
-        let here = operator_versions().into_iter().filter(|(name, _)| self.operators.contains_key(name)).collect();
+        let is_used = |(name, _): &(&String, &u32)| self.operators.contains_key(*name);
+        let here = operator_versions().iter().filter(is_used).map(|(name, version)| (name.clone(), *version)).collect();
         let differences = operator_differences(&here, &self.operators);
         if differences.is_empty() { Ok(()) } else { Err(self.refusal(differences)) }
     }

@@ -148,7 +148,7 @@ mod tests {
             refused: Vec::new(),
             store_wait: None,
         };
-        let operators = forebay_engine::operator_versions();
+        let operators = forebay_engine::operator_versions().clone();
         WorkerCall { build: forebay_engine::build().unwrap().clone(), operators, sync }
     }
 
