@@ -97,7 +97,7 @@ fn print(status: &ClusterStatus) -> Result<()> {
         let mut readers = vec![header.map(str::to_owned).to_vec()];
         for reader in &feed.readers {
             readers.push(vec![
-                // The server hides the sessions of other readers.
+                // The server hides sessions from readers.
                 if reader.session == 0 { "-".to_owned() } else { format!("{:016x}", reader.session) },
                 format!("{} of {}", reader.rank, reader.world_size),
                 reader.at.epoch.to_string(),

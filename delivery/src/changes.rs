@@ -292,6 +292,7 @@ mod tests {
             !follower.take(&Changes { known: (Known { pass: 99, upto: 1 }, Known { pass: 99, upto: 2 }), ..changes })
         );
     }
+
     #[test]
     fn long_texts_go_into_several_messages() {
         #[derive(Clone, Debug, PartialEq)]

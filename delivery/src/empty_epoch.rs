@@ -1,4 +1,4 @@
-//! Notices a feed without samples, of which an endless reader would read one epoch after another.
+//! Notices a feed without samples. An endless reader would read its empty epochs one after another.
 
 use crate::settings::ReadSettings;
 use crate::trainer::Origin;

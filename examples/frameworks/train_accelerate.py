@@ -1,4 +1,4 @@
-"""Trains with Hugging Face's accelerate. Start it again after it was killed, and it goes on with the next batch, also
+"""Trains with Hugging Face's accelerate. Start it again after it was killed, and it resumes with the next batch, also
 on another number of processes.
 
     python examples/frameworks/train_accelerate.py --folder runs/accelerate --epochs 4

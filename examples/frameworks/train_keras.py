@@ -1,4 +1,4 @@
-"""Trains with Keras. Start it again after it was killed, and it goes on with the next batch.
+"""Trains with Keras. Start it again after it was killed, and it resumes with the next batch.
 
     KERAS_BACKEND=torch python examples/frameworks/train_keras.py --folder runs/keras --epochs 4
 """

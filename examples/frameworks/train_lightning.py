@@ -1,4 +1,4 @@
-"""Trains with Lightning. Start it again after it was killed, and it goes on with the next batch.
+"""Trains with Lightning. Start it again after it was killed, and it resumes with the next batch.
 
     python examples/frameworks/train_lightning.py --folder runs/lightning --epochs 4
     python examples/frameworks/train_lightning.py --folder runs/lightning --epochs 4 --devices 2

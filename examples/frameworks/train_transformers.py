@@ -1,4 +1,4 @@
-"""Trains with Hugging Face's Trainer. Start it again after it was killed, and it goes on with the next batch.
+"""Trains with Hugging Face's Trainer. Start it again after it was killed, and it resumes with the next batch.
 
     python examples/frameworks/train_transformers.py --folder runs/transformers --epochs 4
     torchrun --nproc-per-node 2 examples/frameworks/train_transformers.py --folder runs/transformers --epochs 4

@@ -17,7 +17,7 @@ pub(crate) const FAREWELL: Duration = Duration::from_secs(1);
 /// A loop that has waited for longer is reported.
 const LONG_MS: Millis = 30_000;
 
-/// The loop's waits for samples, of which each long one is reported once.
+/// The loop's waits for samples. Each long wait is reported once.
 #[derive(Debug, Default)]
 pub(crate) struct LongWaits {
     is_told: bool,

@@ -138,8 +138,8 @@ impl ProcessService {
         }
     }
 
-    /// What the caller may see of the dispatcher's status. Another reader's token or certificate is not the server's
-    /// business; the server's own user could read its memory.
+    /// The part of the dispatcher's status that the caller may see: all of it for the server's own user, who could read
+    /// the server's memory, and for operators and workers.
     fn status(&self, dispatcher: &DispatcherService, permit: &Permit) -> ClusterStatus {
         let scripts_failed = self.roles.scripts.as_ref().map_or(Vec::new(), |scripts| scripts.failures());
         let whole = ClusterStatus { scripts_failed, ..dispatcher.status() };

@@ -57,7 +57,7 @@ impl Error {
         Self::new(ErrorKind::Invalid, message)
     }
 
-    /// The error of a feed without a batch for any rank, of which a reader would read one epoch after another.
+    /// The error of a feed without a batch for any rank. A reader would read its empty epochs one after another.
     pub fn empty_epoch(settings: &ReadSettings) -> Self {
         let message = format!(
             "an epoch has no batch: the query leaves too few samples, and {} in a global step",

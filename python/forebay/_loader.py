@@ -233,8 +233,8 @@ class Loader(Generic[B]):
         self._advance(loop)
 
     def _refuse_empty(self, loop: Loop) -> None:
-        """Refuses the end of a loop that began with an epoch, if no rank has a batch in it. A training loop would go on
-        with nothing, epoch after epoch."""
+        """Refuses the end of a loop that began with an epoch, if no rank has a batch in it. An endless training
+        loop would run over nothing, epoch after epoch."""
         share, begin = self._own, loop.begin
         is_over = self._epochs is not None and begin.epoch >= self._epochs
         # With dynamic delivery, other ranks may have taken all samples.

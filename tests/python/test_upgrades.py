@@ -88,12 +88,12 @@ def test_a_job_moves_from_the_old_cluster_to_the_new_one_by_its_token(script: Pa
     ):
         whole, _ = reader(old, variables=OLD)
         assert sorted(ids(whole)) == list(range(ROWS))
-        # Another job reads a part at the old cluster, stops at a checkpoint, and goes on at the new one.
+        # Another job reads a part at the old cluster, stops at a checkpoint, and resumes at the new one.
         part, _ = reader(old, "--steps", "13", variables=OLD)
         assert len(part) == 13
         rest, _ = reader(new, "--from", part[-1]["token"])
         assert [batch["digest"] for batch in part + rest] == [batch["digest"] for batch in whole]
-        # Both go on serving their own.
+        # Both still serve their own.
         assert ids(reader(old, variables=OLD)[0]) == ids(reader(new)[0]) == ids(whole)
         assert "version 0.0.9" in reader(new, variables=OLD)[1]
         assert "version 0.0.9" in reader(old)[1]

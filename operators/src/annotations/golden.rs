@@ -92,7 +92,7 @@ fn movements_are_torchvisions() {
     check("random_rotate", "random_rotate", &[lit(30.0), key]);
 }
 
-/// Reads a mask, of which the file has two digits for each pixel.
+/// Reads a mask: two digits for each pixel.
 fn ids(text: &Value) -> Vec<u8> {
     let digits = text.as_str().unwrap().as_bytes().as_chunks::<2>().0;
     digits.iter().map(|digits| u8::from_str_radix(std::str::from_utf8(digits).unwrap(), 16).unwrap()).collect()

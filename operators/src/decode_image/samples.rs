@@ -1,9 +1,9 @@
-//! What the samples of an image file become.
+//! The values that the samples of an image file become.
 
 use super::image_format::{ImageFormat, format};
 use crate::image_column::CHANNELS;
 
-/// What the samples of a file become.
+/// The values that the samples of a file become.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Samples {
     /// The colours that a viewer shows.
@@ -22,7 +22,7 @@ pub(super) fn id(number: u16) -> [u8; CHANNELS] {
 }
 
 impl Samples {
-    /// Refuses files of which the decoder cannot tell the stored numbers.
+    /// Refuses files whose stored numbers the decoder cannot return.
     pub(super) fn check(self, file: &[u8]) -> Result<(), String> {
         match (self, format(file)?) {
             (Self::Colours, _) | (Self::Ids, ImageFormat::Png | ImageFormat::Tiff) => Ok(()),

@@ -47,10 +47,6 @@ def load(**options):
     return common.loader(drop_last=True, **options)
 
 
-def exactly(case, loader):
-    train(case, loader, takes_exactly=len(loader))
-
-
 def reset():
     """Forgets accelerate's view of the processes."""
     for state in (AcceleratorState, GradientState, PartialState):
@@ -59,28 +55,16 @@ def reset():
 
 MADE_BEFORE = load()
 if RANK == 0:
-    train("plain", load())
-    exactly("exact", load())
-    exactly("exact-counted", load(where="id >= 0", count=True))
-    train("saved", load(), save_at=8)
-    train("resumed", load(), resume="saved")
-    train("saved-at-the-end", load(), save_at=6)
-    train("after-the-end", load(), resume="saved-at-the-end")
+    common.run_one_process(train, load, report)
     train("unknown-length-saved", load(where="id >= 0"), save_at=6)
     train("unknown-length-resumed", load(where="id >= 0"), resume="unknown-length-saved")
     report.refused("other-seed", lambda: train("", load(seed=4), resume="saved"))
-    report.refused("no-samples", lambda: train("", load(global_batch_size=48)))
-    report.refused("no-samples-found", lambda: train("", load(where="id < 0")))
     (FOLDER / "one-process-ended").touch()
 common.wait_for(FOLDER / "one-process-ended")
 variables = common.torch_ranks(RANK, PORT)
 os.environ.update(variables)
 reset()
-train("ranks-plain", MADE_BEFORE)
-exactly("ranks-exact", load())
-train("ranks-saved", load(), save_at=8)
-train("ranks-resumed", load(), resume="ranks-saved")
-train("ranks-resumed-of-one", load(), resume="saved")
+common.run_two_ranks(train, load, MADE_BEFORE)
 report.refused("ranks-given", lambda: train("", load(rank=0, world_size=1)))
 torch.distributed.destroy_process_group()
 common.clear(variables)

@@ -39,6 +39,32 @@ def loader(samples: int = SAMPLES, where: str | None = None, **options) -> foreb
     return rows.load(**{"shuffle": True, "seed": 3, **options})
 
 
+def run_one_process(train, load, report: "Report") -> None:
+    """Runs the cases of one process that accelerate, FSDP and JAX have alike: each has a loop of one's own, `train`."""
+    train("plain", load())
+    _run_exactly(train, "exact", load())
+    _run_exactly(train, "exact-counted", load(where="id >= 0", count=True))
+    train("saved", load(), save_at=8)
+    train("resumed", load(), resume="saved")
+    train("saved-at-the-end", load(), save_at=6)
+    train("after-the-end", load(), resume="saved-at-the-end")
+    report.refused("no-samples", lambda: train("", load(global_batch_size=48)))
+    report.refused("no-samples-found", lambda: train("", load(where="id < 0")))
+
+
+def run_two_ranks(train, load, first: forebay.Loader) -> None:
+    """Runs the cases of two ranks that these have alike. `first` is the loader of the first case."""
+    train("ranks-plain", first)
+    _run_exactly(train, "ranks-exact", load())
+    train("ranks-saved", load(), save_at=8)
+    train("ranks-resumed", load(), resume="ranks-saved")
+    train("ranks-resumed-of-one", load(), resume="saved")
+
+
+def _run_exactly(train, case: str, loader: forebay.Loader) -> None:
+    train(case, loader, takes_exactly=len(loader))
+
+
 class Report:
     """Collects the steps of one case at a time."""
 

@@ -76,28 +76,12 @@ def load(**options):
     return common.loader(drop_last=True, format="numpy", **options)
 
 
-def exactly(case, loader):
-    train(case, loader, takes_exactly=len(loader))
-
-
 if PHASE == "one":
-    train("plain", load())
-    exactly("exact", load())
-    exactly("exact-counted", load(where="id >= 0", count=True))
-    train("saved", load(), save_at=8)
-    train("resumed", load(), resume="saved")
-    train("saved-at-the-end", load(), save_at=6)
-    train("after-the-end", load(), resume="saved-at-the-end")
+    common.run_one_process(train, load, report)
     text = common.loader_table().select("id", word="'a'").load(batch_size=4, format="numpy")
-    report.refused("no-samples", lambda: train("", load(global_batch_size=48)))
-    report.refused("no-samples-found", lambda: train("", load(where="id < 0")))
     report.refused("text", lambda: global_batch(next(iter(text)), SHARDED))
 elif PHASE == "ranks":
-    train("ranks-plain", load())
-    exactly("ranks-exact", load())
-    train("ranks-saved", load(), save_at=8)
-    train("ranks-resumed", load(), resume="ranks-saved")
-    train("ranks-resumed-of-one", load(), resume="saved")
+    common.run_two_ranks(train, load, load())
     # Both processes share a model's layers, so they read the same samples.
     shared = NamedSharding(Mesh([[device] for device in jax.devices()], ("model", "data")), PartitionSpec("data"))
     report.end("ranks-of-meshes", data=ranks(SHARDED), model=ranks(shared))
