@@ -115,6 +115,7 @@ impl WriteFormat for WebDataset {
 struct Member {
     column: String,
     at: usize,
+    /// How its values are encoded.
     kind: Kind,
     /// What follows the key in the name. Bytes of an unknown kind get another extension by their first bytes.
     suffix: String,
@@ -144,6 +145,8 @@ impl Member {
             let shape: Vec<u64> = shape.iter().map(|side| *side as u64).collect();
             npy::append_head(*number, &shape, &mut head);
         }
+        // Numbers are text, as in JSON.
+        let kind = if matches!(kind, Kind::Number(_)) { Kind::Json } else { kind };
         Self { column, at, kind, suffix, is_known, head }
     }
 }
@@ -221,14 +224,7 @@ impl TarWriter {
         let mut cells = self.members.iter().map(|member| of(&member.kind, member.at)).collect::<Result<Vec<_>>>()?;
         let keys = self.key.map(|at| of(&Kind::Text, at)).transpose()?;
         for (cells, member) in cells.iter().zip(&self.members) {
-            let not_finite_row = match member.kind {
-                // These are JSON here, too.
-                Kind::Number(number) if !number.is_integer() => {
-                    super::refusals::first_not_finite(rows.column(member.at))
-                }
-                _ => cells.first_not_finite(),
-            };
-            if let Some(row) = not_finite_row {
+            if let Some(row) = cells.first_not_finite() {
                 return Err(not_finite(DESCRIPTOR.name, &member.column, self.rows + row as u64));
             }
         }

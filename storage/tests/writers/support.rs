@@ -126,6 +126,9 @@ pub(crate) fn read_dataset(name: &str, bytes: Vec<u8>, schema: Option<SchemaRef>
 /// The column of these encoded values, whose arrays have these sides if their shapes vary.
 pub(crate) fn array_of(field: &Arc<Field>, is_json: bool, cells: &[Option<Vec<u8>>], sides: &[Vec<u64>]) -> ArrayRef {
     let data_type = field.data_type();
+    if cells.is_empty() {
+        return new_empty_array(data_type);
+    }
     if is_json {
         let schema = Arc::new(Schema::new(vec![field.as_ref().clone().with_nullable(true)]));
         let line = |cell: &Option<Vec<u8>>| match cell {
@@ -135,10 +138,7 @@ pub(crate) fn array_of(field: &Arc<Field>, is_json: bool, cells: &[Option<Vec<u8
         let text: String = cells.iter().map(line).collect();
         let mut decoder = arrow_json::ReaderBuilder::new(schema).with_batch_size(1 << 20).build_decoder().unwrap();
         assert_eq!(decoder.decode(text.as_bytes()).unwrap(), text.len());
-        return match decoder.flush().unwrap() {
-            Some(batch) => Arc::clone(batch.column(0)),
-            None => new_empty_array(data_type),
-        };
+        return Arc::clone(decoder.flush().unwrap().unwrap().column(0));
     }
     let all: Vec<u8> = cells.iter().flatten().flatten().copied().collect();
     let numbers = |data_type: &DataType| {
