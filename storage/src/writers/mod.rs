@@ -34,8 +34,8 @@
 //! # Promises
 //!
 //! - The same rows give the same bytes, however batches divide them: what depends on several rows, such as pages and
-//!   record batches, is cut by rows and by the bytes of their values ([`chunks`]), arrays that are stored as they lie in
-//!   memory have one layout ([`canonical`]), and nothing stores a time.
+//!   record batches, is cut by rows and by the bytes of their values (see `chunks.rs`), arrays that are stored as they lie in
+//!   memory have one layout (see `canonical.rs`), and nothing stores a time.
 //! - Memory is bounded by a row group, or by a batch. Shards of MDS, whose first bytes depend on all rows, wait in a
 //!   temporary file.
 //! - A value that a format cannot hold is refused, never changed. CSV alone has values that are read as others; see its

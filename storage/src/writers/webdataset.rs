@@ -254,11 +254,11 @@ impl TarWriter {
                 }
                 name.truncate(key_bytes);
                 name.extend_from_slice(member.suffix.as_bytes());
-                if let (Kind::Bytes, false) = (&member.kind, member.is_known) {
-                    if let Some(extension) = cells.bytes(row).and_then(extension_of) {
-                        name.truncate(name.len() - "bin".len());
-                        name.extend_from_slice(extension.as_bytes());
-                    }
+                if let (Kind::Bytes, false) = (&member.kind, member.is_known)
+                    && let Some(extension) = cells.bytes(row).and_then(extension_of)
+                {
+                    name.truncate(name.len() - "bin".len());
+                    name.extend_from_slice(extension.as_bytes());
                 }
                 append_member(&mut self.archive, &name, |out| append_value(member, cells, row, &mut shape, out))
                     .map_err(|problem| problem.error(&member.column, number))?;

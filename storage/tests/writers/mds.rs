@@ -130,7 +130,7 @@ fn the_index_lists_shards_with_their_digests() {
         let format = format_with("mds", &[("compression", compression)]);
         let extension = format.extension();
         let shards = [rows.slice(0, 60), rows.slice(0, 0), rows.slice(60, 40)];
-        let files: Vec<_> = shards.iter().map(|rows| encoded(&format, &[rows.clone()])).collect();
+        let files: Vec<_> = shards.iter().map(|rows| encoded(&format, std::slice::from_ref(rows))).collect();
         let written: Vec<DataFile> = files
             .iter()
             .zip(&shards)
@@ -175,7 +175,7 @@ fn the_index_lists_shards_with_their_digests() {
 /// Samples beyond the memory of the spool come from its temporary file.
 #[test]
 fn large_shards_are_spooled() {
-    let rows = crate::rows::noise(30 << 20);
+    let rows = crate::rows::noise(30 << 20, 0);
     let file = encoded(&format("mds"), &crate::support::parts(&rows, 1000));
     assert_eq!(read(&file.bytes, &rows.schema()), rows);
 }

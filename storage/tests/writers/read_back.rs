@@ -47,7 +47,7 @@ fn every_format_gives_its_rows_back() {
 fn tensors_and_metadata_come_back() {
     let rows = plain(&crate::of_format("parquet", 0..10));
     for name in ["parquet", "arrow"] {
-        let read = decoded(&format(name), &encoded(&format(name), &[rows.clone()]), &rows);
+        let read = decoded(&format(name), &encoded(&format(name), std::slice::from_ref(&rows)), &rows);
         assert_eq!(read.schema().fields(), rows.schema().fields(), "{name}");
         let is_tensor = |name: &str| TensorType::of(read.schema().field_with_name(name).unwrap()).is_some();
         assert!(is_tensor("matrix") && is_tensor("ragged"), "{name}");
@@ -100,7 +100,7 @@ fn csv_has_the_options_of_its_tables() {
     ];
     let rows = RecordBatch::try_from_iter(columns).unwrap();
     let text = |options: &[(&str, &str)]| {
-        String::from_utf8(encoded(&format_with("csv", options), &[rows.clone()]).bytes).unwrap()
+        String::from_utf8(encoded(&format_with("csv", options), std::slice::from_ref(&rows)).bytes).unwrap()
     };
     assert_eq!(text(&[]), "a,b\n1,x;y\n,\n");
     assert_eq!(text(&[("delimiter", ";"), ("null", "NA"), ("has_header", "false")]), "1;\"x;y\"\nNA;\n");

@@ -197,19 +197,19 @@ pub(crate) fn uneven(rows: usize) -> RecordBatch {
 }
 
 /// Random bytes in values of a kilobyte.
-pub(crate) fn noise(bytes: usize) -> RecordBatch {
-    let mut state = bytes as u64;
+pub(crate) fn noise(bytes: usize, seed: usize) -> RecordBatch {
+    let mut state = seed as u64;
     let mut all = vec![0; bytes.next_multiple_of(1024)];
     for word in all.chunks_exact_mut(8) {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        word.copy_from_slice(&(state ^ state >> 29).to_le_bytes());
+        word.copy_from_slice(&(state ^ state >> 33).to_le_bytes());
     }
     batch(vec![column("noise", BinaryArray::from_iter_values(all.chunks(1024)))])
 }
 
 /// The same as text.
-pub(crate) fn noise_text(bytes: usize) -> RecordBatch {
-    let noise = noise(bytes);
+pub(crate) fn noise_text(bytes: usize, seed: usize) -> RecordBatch {
+    let noise = noise(bytes, seed);
     let values: &BinaryArray = noise.column(0).as_any().downcast_ref().unwrap();
     let text = |value: Option<&[u8]>| value.map(|value| value.iter().map(|byte| char::from(byte & 63 | 64)).collect());
     let texts: Vec<Option<String>> = values.iter().map(text).collect();
