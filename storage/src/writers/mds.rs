@@ -63,6 +63,9 @@ impl WriteFormat for Mds {
     fn check(&self, schema: &Schema, _options: &OptionValues) -> Result<()> {
         refuse(DESCRIPTOR.name, schema, |field| match Kind::of(field) {
             _ if not_numpy(field).is_some() => not_numpy(field),
+            Kind::Array(_, Shape::Fixed(shape)) if shape.is_empty() || shape.contains(&0) => {
+                Some("give the tensor at least one dimension, and values")
+            }
             Kind::Array(_, Shape::Ragged(rank)) if !(1..=RANK_MAX).contains(&rank) => {
                 Some("give the tensor at least one dimension, and at most 63")
             }

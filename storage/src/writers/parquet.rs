@@ -8,7 +8,7 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, Schema, SchemaRef};
 use bytes::Bytes;
 use parquet::arrow::{ArrowSchemaConverter, ArrowWriter};
-use parquet::basic::{Compression, Encoding, Type as PhysicalType, ZstdLevel};
+use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 
 use super::chunks::{Chunk, ChunkEnd, Chunks};
@@ -196,15 +196,7 @@ fn properties(
         if is_nested || is_bytes {
             properties = properties.set_column_statistics_enabled(path.clone(), EnabledStatistics::None);
         }
-        properties = properties.set_column_dictionary_enabled(path.clone(), repeats);
-        if !repeats && is_small_integer(first, leaf, column.physical_type()) {
-            properties = properties.set_column_encoding(path, Encoding::BYTE_STREAM_SPLIT);
-        }
+        properties = properties.set_column_dictionary_enabled(path, repeats);
     }
     Ok(properties.build())
-}
-
-/// Whether a leaf has integers of 8 or 16 bits, whose upper bytes Parquet stores as zeros.
-fn is_small_integer(_first: &RecordBatch, _leaf: usize, _physical: PhysicalType) -> bool {
-    false
 }

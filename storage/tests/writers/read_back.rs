@@ -9,7 +9,7 @@ use arrow::datatypes::{DataType, Schema};
 use forebay_arrays::TensorType;
 use parquet::file::metadata::ParquetMetaDataReader;
 
-use crate::rows::{scalars, uneven};
+use crate::rows::{every_scalar, scalars, uneven, unusual};
 use crate::support::{decoded, encoded, format, format_with, parts, read_dataset};
 
 /// The rows with plain values in the place of dictionaries and views.
@@ -41,6 +41,43 @@ fn every_format_gives_its_rows_back() {
             assert_eq!(found, expected, "{format:?} {}", field.name());
         }
     }
+}
+
+/// Reads all types that a format holds, in other batches than they were written.
+#[test]
+fn unusual_types_come_back() {
+    let with_plain_types = |rows: &RecordBatch| {
+        let columns = rows.columns().iter().map(|column| match column.data_type() {
+            DataType::ListView(item) => cast(column, &DataType::List(Arc::clone(item))).unwrap(),
+            DataType::RunEndEncoded(_, values) => cast(column, values.data_type()).unwrap(),
+            DataType::BinaryView => cast(column, &DataType::Binary).unwrap(),
+            _ => Arc::clone(column),
+        });
+        columns.collect::<Vec<_>>()
+    };
+    for (name, rows) in [
+        ("parquet", unusual(0..200)),
+        ("arrow", unusual(0..200)),
+        ("csv", every_scalar(0..200)),
+        ("jsonl", every_scalar(0..200)),
+        ("mds", without_null_rows(&every_scalar(0..200))),
+        ("webdataset", without_null_rows(&every_scalar(0..200))),
+    ] {
+        let format = format(name);
+        let file = encoded(&format, &[rows.slice(0, 150), rows.slice(150, 0), rows.slice(150, rows.num_rows() - 150)]);
+        assert!(encoded(&format, std::slice::from_ref(&rows)).bytes == file.bytes, "{name}");
+        let read = decoded(&format, &file, &rows);
+        for (field, expected) in rows.schema().fields().iter().zip(with_plain_types(&rows)) {
+            let found = read.column_by_name(field.name()).unwrap_or_else(|| panic!("{name} has no {field}"));
+            assert_eq!(found, &expected, "{name} {}", field.name());
+        }
+    }
+}
+
+/// The rows that have no nulls.
+fn without_null_rows(rows: &RecordBatch) -> RecordBatch {
+    let valid = arrow::compute::is_not_null(rows.column(0)).unwrap();
+    arrow::compute::filter_record_batch(rows, &valid).unwrap()
 }
 
 #[test]
