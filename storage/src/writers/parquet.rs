@@ -1,11 +1,11 @@
 //! Parquet files, with pages that begin at the same rows in all columns.
 //!
 //! A feed shuffles pieces of row groups, and cuts them where pages begin. The first rows of a file decide how many rows
-//! its pages have: about a megabyte of all columns, the size of the smallest pieces. They also decide which columns have
-//! dictionaries. A dictionary of values that hardly repeat costs time and becomes a page that all pieces share.
+//! its pages have: about a megabyte of all columns, the size of the smallest pieces. They also decide which columns
+//! have dictionaries. A dictionary of values that hardly repeat costs time and becomes a page that all pieces share.
 
 use arrow::array::RecordBatch;
-use arrow::datatypes::{DataType, Schema, SchemaRef};
+use arrow::datatypes::{DataType, IntervalUnit, Schema, SchemaRef};
 use bytes::Bytes;
 use parquet::arrow::{ArrowSchemaConverter, ArrowWriter};
 use parquet::basic::{Compression, ZstdLevel};
@@ -61,9 +61,10 @@ impl WriteFormat for Parquet {
             if has(&|data_type| matches!(data_type, DataType::Struct(fields) if fields.is_empty())) {
                 return Some("give the struct a field, or write arrow files");
             }
-            let converter = ArrowSchemaConverter::new();
-            let fits = converter.convert(&Schema::new(vec![field.clone()])).is_ok();
-            (!fits).then_some("cast it to another type, or write arrow files")
+            // Parquet's intervals count days and milliseconds, and no nanoseconds.
+            let is_fine = has(&|data_type| matches!(data_type, DataType::Interval(IntervalUnit::MonthDayNano)));
+            let fits = ArrowSchemaConverter::new().convert(&Schema::new(vec![field.clone()])).is_ok();
+            (is_fine || !fits).then_some("cast it to another type, or write arrow files")
         })
     }
 

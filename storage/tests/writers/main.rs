@@ -8,6 +8,7 @@ mod read_back;
 mod refusals;
 mod rows;
 mod support;
+mod types;
 mod webdataset;
 
 use arrow::array::RecordBatch;
@@ -113,6 +114,43 @@ fn no_file_is_held_whole() {
         let held = (0..batches).map(|batch| per_batch * (batch + 1) as f64 - taken[batch]).fold(0.0, f64::max);
         assert!(held <= bound, "{format:?} held {held} MiB");
         assert!(per_batch * batches as f64 > 1.5 * bound, "{format:?} gave too little to tell");
+    }
+}
+
+/// A job begins another file when a writer says that its file is large enough.
+#[test]
+fn a_file_says_how_large_it_is() {
+    for (format, rows) in all() {
+        let compression = serde_json::to_value(&format).unwrap()["options"]["compression"].clone();
+        let mut writer = format.writer(&rows.schema(), "").unwrap();
+        let (mut before, mut file) = (writer.bytes(), 0);
+        for batch in parts(&rows, 50) {
+            writer.write(&batch).unwrap();
+            assert!(writer.bytes() >= before, "{format:?}");
+            while let Some(bytes) = writer.take().unwrap() {
+                file += bytes.len() as u64;
+            }
+            before = writer.bytes();
+        }
+        writer.finish().unwrap();
+        while let Some(bytes) = writer.take().unwrap() {
+            file += bytes.len() as u64;
+        }
+        match compression.as_str().unwrap() {
+            "none" => assert_eq!(writer.bytes(), file, "{format:?}"),
+            // Of texts and shards, the bytes before compression count.
+            _ => assert!(writer.bytes() >= file, "{format:?}"),
+        }
+        let has_facts = format.descriptor().name == "mds";
+        assert_eq!(writer.facts() != serde_json::Value::Null, has_facts, "{format:?}");
+    }
+}
+
+#[test]
+fn gzip_files_have_no_time() {
+    for name in ["csv", "jsonl"] {
+        let file = encoded(&format_with(name, &[("compression", "gzip")]), &[of_format(name, 0..3)]);
+        assert_eq!(file.bytes[..10], [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff], "{name}");
     }
 }
 

@@ -3,9 +3,9 @@
 use std::io::Cursor;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
+use arrow::array::{ArrayRef, FixedSizeListArray, Float32Array, Float64Array, Int64Array, RecordBatch, StringArray};
 use arrow::compute::cast;
-use arrow::datatypes::{DataType, Schema};
+use arrow::datatypes::{DataType, Float64Type, Schema};
 use forebay_arrays::TensorType;
 use parquet::file::metadata::ParquetMetaDataReader;
 
@@ -141,6 +141,51 @@ fn csv_has_the_options_of_its_tables() {
     };
     assert_eq!(text(&[]), "a,b\n1,x;y\n,\n");
     assert_eq!(text(&[("delimiter", ";"), ("null", "NA"), ("has_header", "false")]), "1;\"x;y\"\nNA;\n");
+}
+
+/// A record of one null is no blank line, which readers would skip.
+#[test]
+fn a_csv_record_of_one_null_is_a_record() {
+    let rows = |array: ArrayRef| RecordBatch::try_from_iter_with_nullable([("a", array, true)]).unwrap();
+    for rows in [
+        rows(Arc::new(Int64Array::from(vec![Some(1), None, Some(3)]))),
+        rows(Arc::new(StringArray::from(vec![Some("x"), None]))),
+    ] {
+        for null in ["", "NA"] {
+            let file = encoded(&format_with("csv", &[("null", null)]), std::slice::from_ref(&rows));
+            let text = String::from_utf8(file.bytes).unwrap();
+            assert_eq!(text.lines().count(), rows.num_rows() + 1, "{text}");
+            assert!(text.lines().all(|line| !line.is_empty()), "{text}");
+            if null.is_empty() {
+                assert_eq!(read_dataset("csv", text.into_bytes(), Some(rows.schema())), rows);
+            }
+        }
+    }
+}
+
+#[test]
+fn numbers_that_are_not_finite_come_back_where_they_are_not_refused() {
+    let numbers = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.0, f64::MIN_POSITIVE, f64::MAX];
+    let singles = numbers.iter().map(|number| *number as f32).collect::<Float32Array>();
+    let lists = numbers.iter().map(|number| Some(vec![Some(*number), Some(1.5)]));
+    let lists = FixedSizeListArray::from_iter_primitive::<Float64Type, _, _>(lists, 2);
+    let columns: [(&str, ArrayRef); 3] =
+        [("x", Arc::new(Float64Array::from(numbers.to_vec()))), ("y", Arc::new(singles)), ("z", Arc::new(lists))];
+    let rows = RecordBatch::try_from_iter_with_nullable(columns.map(|(name, array)| (name, array, true))).unwrap();
+    for (name, columns) in [
+        ("parquet", &[0, 1, 2][..]),
+        ("arrow", &[0, 1, 2]),
+        ("csv", &[0, 1]),
+        ("mds", &[0, 1, 2]),
+        ("webdataset", &[2]),
+    ] {
+        let rows = rows.project(columns).unwrap();
+        let read = decoded(&format(name), &encoded(&format(name), std::slice::from_ref(&rows)), &rows);
+        for (field, expected) in rows.schema().fields().iter().zip(rows.columns()) {
+            let found = read.column_by_name(field.name()).unwrap();
+            assert_eq!(found, expected, "{name} {}", field.name());
+        }
+    }
 }
 
 #[test]

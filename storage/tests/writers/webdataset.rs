@@ -7,7 +7,7 @@ use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use arrow::datatypes::{Field, Schema};
 
 use crate::rows::without_nulls;
-use crate::support::{array_of, encoded, format};
+use crate::support::{array_of, encoded, format, parts};
 
 /// Name and content of each file of an archive.
 fn members(mut bytes: &[u8]) -> Vec<(String, Vec<u8>)> {
@@ -156,6 +156,28 @@ fn columns_with_an_extension_in_their_name_have_no_second_one() {
     // A null has no member.
     let second = ["cls", "jpg.cls"].map(|suffix| format!("shard-00000001.{suffix}"));
     assert_eq!(names, [&first[..], &second[..]].concat());
+}
+
+/// Files of one job have keys of their own, in the order of the rows.
+#[test]
+fn keys_are_unique_and_sorted() {
+    let rows = RecordBatch::try_from_iter([("cls", Arc::new(Int64Array::from_iter_values(0..1200)) as ArrayRef)]);
+    let rows = rows.unwrap();
+    let keys = |prefix: &str| {
+        let mut writer = format("webdataset").writer(&rows.schema(), prefix).unwrap();
+        let mut bytes = Vec::new();
+        for batch in parts(&rows, 500) {
+            writer.write(&batch).unwrap();
+        }
+        writer.finish().unwrap();
+        while let Some(piece) = writer.take().unwrap() {
+            bytes.extend(piece);
+        }
+        samples(&bytes).into_iter().map(|(key, _)| key).collect::<Vec<_>>()
+    };
+    let all = [keys("000000/"), keys("000001/")].concat();
+    assert!(all.is_sorted_by(|one, other| one < other));
+    assert_eq!((all.len(), all[1199].as_str()), (2400, "000000/00001199"));
 }
 
 #[test]
