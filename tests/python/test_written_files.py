@@ -188,6 +188,31 @@ def check(found: Sequence[Row], expected: pa.Table) -> None:
             assert normal(row[name]) == normal(want[name]), f"{name} of row {number}"
 
 
+def as_stored(row: Row, schema: pa.Schema) -> Row:
+    """A row of JSON in the types of its columns: JSON has texts for times, and numbers of one type."""
+
+    def typed(value: Any, data_type: pa.DataType) -> Any:
+        if value is None:
+            return None
+        if pa.types.is_struct(data_type):
+            return {key: typed(inner, data_type.field(key).type) for key, inner in value.items()}
+        if pa.types.is_nested(data_type):
+            return [typed(inner, data_type.value_type) for inner in value]
+        if pa.types.is_temporal(data_type):
+            of_python = {"date32[day]": datetime.date, "time64[us]": datetime.time}
+            return of_python.get(str(data_type), datetime.datetime).fromisoformat(value)
+        if pa.types.is_floating(data_type):
+            return float(value) if data_type.bit_width == 64 else float(np.float32(value))
+        return value
+
+    return {name: typed(value, schema.field(name).type) for name, value in row.items()}
+
+
+def duckdb_types(rows: pa.Table) -> dict[str, str]:
+    """DuckDB's names of the types of columns."""
+    return dict(zip(rows.column_names, map(str, duckdb.sql("SELECT * FROM rows").types)))
+
+
 def flat(rows: pa.Table) -> pa.Table:
     """Tensors as lists, and dictionaries as values."""
     for at, field in enumerate(rows.schema):
@@ -224,8 +249,9 @@ def test_arrow_files_are_read_alike(seed, compression, tmp_path):
     assert found.schema.field("pixels").type == rows.schema.field("pixels").type
     check(flat(found).to_pylist(), flat(rows))
     check(polars.concat([polars.read_ipc(file) for file in files]).to_dicts(), flat(rows))
-    stored = flat(found)
-    check(duckdb.sql("SELECT * FROM stored").to_arrow_table().to_pylist(), flat(rows))
+    # DuckDB has no half floats.
+    stored = flat(found).drop_columns("half")
+    check(duckdb.sql("SELECT * FROM stored").to_arrow_table().to_pylist(), flat(rows).drop_columns("half"))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -233,15 +259,15 @@ def test_arrow_files_are_read_alike(seed, compression, tmp_path):
 def test_csv_is_read_alike(seed, compression, tmp_path):
     rows = flat(table(seed, SCALARS))
     files = written(rows, tmp_path, "csv", f"compression={compression}", "null=NULL")
+    # pyarrow reads no string views.
+    types = {field.name: pa.string() if field.name == "view" else field.type for field in rows.schema}
     convert = pa.csv.ConvertOptions(
-        column_types=rows.schema, null_values=["NULL"], strings_can_be_null=True, quoted_strings_can_be_null=False
+        column_types=types, null_values=["NULL"], strings_can_be_null=True, quoted_strings_can_be_null=False
     )
     parse = pa.csv.ParseOptions(newlines_in_values=True)
     read = [pa.csv.read_csv(file, convert_options=convert, parse_options=parse) for file in files]
     check(pa.concat_tables(read).to_pylist(), rows)
-    types = {
-        field.name: str(duckdb.sql("SELECT * FROM rows LIMIT 0").types[at]) for at, field in enumerate(rows.schema)
-    }
+    types = duckdb_types(rows)
     found = duckdb.read_csv(
         [str(file) for file in files], header=True, dtype=types, na_values="NULL", strict_mode=True, quotechar='"'
     )
@@ -253,31 +279,22 @@ def test_csv_is_read_alike(seed, compression, tmp_path):
 def test_json_lines_are_read_alike(seed, compression, tmp_path):
     rows = flat(table(seed, SCALARS | NESTED))
     files = written(rows, tmp_path, "jsonl", f"compression={compression}")
-    lines = [line for file in files for line in pa.input_stream(file).read().decode().splitlines()]
+    texts = [pa.input_stream(file).read().decode() for file in files]
+    assert all(text.endswith("}\n") for text in texts)
+    lines = [line for text in texts for line in text.removesuffix("\n").split("\n")]
     found = [json.loads(line, parse_float=Decimal) for line in lines]
-    assert len(found) == rows.num_rows
-    for row, want in zip(found, rows.to_pylist()):
-        assert list(row) == list(want)
-        for name, value in want.items():
-            match value:
-                case datetime.datetime() if value.tzinfo:
-                    value = value.astimezone(UTC)
-                    row[name] = datetime.datetime.fromisoformat(row[name])
-                case datetime.datetime() | datetime.date() | datetime.time():
-                    row[name] = type(value).fromisoformat(row[name])
-                case float():
-                    row[name] = float(row[name])
-            if name in NESTED:
-                row = json.loads(json.dumps(row, default=float))
-            assert normal(row[name]) == normal(value), name
-    # Types beyond those of JSON are texts there.
-    names = [name for name in rows.column_names if name not in ("at", "at_ms", "seen", "clock", "day")]
-    types = dict(zip(rows.column_names, map(str, duckdb.sql("SELECT * FROM rows LIMIT 0").types)))
+    check([as_stored(row, rows.schema) for row in found], rows)
+    # pyarrow reads no dates and times from texts, and no lists of these types.
+    names = [name for name in rows.column_names if name not in ("day", "clock", "tags", "boxes")]
+    wanted = rows.select(names)
+    parse = pa.json.ParseOptions(explicit_schema=wanted.schema, unexpected_field_behavior="ignore")
+    read = [pa.json.read_json(file, parse_options=parse) for file in files]
+    check(pa.concat_tables(read).to_pylist(), wanted)
     found = duckdb.sql(
         "SELECT * FROM read_json($files, format => 'newline_delimited', columns => $types)",
-        params={"files": [str(file) for file in files], "types": types},
+        params={"files": [str(file) for file in files], "types": duckdb_types(rows)},
     )
-    check(found.select(*names).to_arrow_table().to_pylist(), rows.select(names))
+    check(found.to_arrow_table().to_pylist(), rows)
 
 
 def numpy_values(value: Any) -> Any:
@@ -285,11 +302,18 @@ def numpy_values(value: Any) -> Any:
 
 
 # MDS has no nulls, and webdataset none at the top of a sample.
+TEXTS = ["words", "large_words", "view", "color", "day", "at", "at_ms", "seen", "clock"]
 SAMPLES = SCALARS | BYTES | NESTED | TENSORS
 
 
 def samples(seed: int) -> pa.Table:
     return table(seed, SAMPLES, nulls=0)
+
+
+def iso(value: datetime.datetime | datetime.time) -> str:
+    """A time as text, with no, three or six digits of seconds."""
+    whole = value.microsecond % 1000 == 0 and value.microsecond != 0
+    return value.isoformat(timespec="milliseconds" if whole else "auto")
 
 
 def as_sample(row: Row) -> Row:
@@ -300,8 +324,10 @@ def as_sample(row: Row) -> Row:
             case bool():
                 return int(value)
             case datetime.datetime() if value.tzinfo:
-                return value.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
-            case datetime.datetime() | datetime.date() | datetime.time():
+                return iso(value.astimezone(UTC).replace(tzinfo=None)) + "Z"
+            case datetime.datetime() | datetime.time():
+                return iso(value)
+            case datetime.date():
                 return value.isoformat()
             case _:
                 return value
@@ -331,8 +357,10 @@ def test_webdataset_reads_tar_shards(seed, tmp_path):
         found.append({suffix.split(".")[0]: value for suffix, value in sample.items() if not suffix.startswith("__")})
     assert keys == sorted(set(keys))
     for row in found:
+        # Texts, and the shortest numbers that are read as these values.
         row["cost"] = Decimal(row["cost"])
-        row["half"] = float(row["half"])
+        row["f32"] = float(np.float32(row["f32"]))
+        row["half"] = float(np.float16(row["half"]))
     check_samples(found, rows)
 
 
@@ -389,8 +417,9 @@ def test_shards_have_the_bytes_of_mosaicml_streaming(seed, tmp_path):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_litdata_reads_compressed_shards(seed, tmp_path):
     litdata = pytest.importorskip("litdata")
-    rows = samples(seed)
-    # It has no uncompressed shards.
+    # It knows no uncompressed shards, and few encodings: no numbers of numpy, `ndarray` and `str_decimal` among others.
+    # Of these, it calls arrays of numpy by a name of its own, so mosaicml-streaming alone can compare them.
+    rows = samples(seed).select([*TEXTS, *(name for name in BYTES if name != "half"), *NESTED])
     written(rows, tmp_path, "mds", "compression=zstd")
     dataset = litdata.StreamingDataset(str(tmp_path / "mds"), shuffle=False)
     check_samples([dataset[row] for row in range(len(dataset))], rows)
