@@ -8,15 +8,15 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, IntervalUnit, Schema, SchemaRef};
 use bytes::Bytes;
 use parquet::arrow::{ArrowSchemaConverter, ArrowWriter};
-use parquet::basic::{Compression, ZstdLevel};
+use parquet::basic::{Compression, Encoding, Type as PhysicalType, ZstdLevel};
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 
 use super::chunks::{Chunk, ChunkEnd, Chunks};
 use super::compressed::{COMPRESSION, compression};
 use super::format::{FileWriter, NewFile, WriteDescriptor, WriteFormat, unwritable};
+use super::leaves::{Leaf, leaves};
 use super::plain::Plain;
 use super::refusals::{any_type, refuse};
-use super::repeats::repeating_leaves;
 use crate::Result;
 use crate::formats::OptionValues;
 
@@ -172,6 +172,21 @@ impl Encoder {
     }
 }
 
+/// The encoding of the integers of lists and tensors, if it is not the plain one.
+///
+/// Parquet has no integers of fewer than 32 bits, so three quarters of plain pixels are zeros. Split into first bytes,
+/// second bytes and so on, decoded photographs and tokens take half the time to compress and three quarters of the
+/// space. Floats gain nothing. Without a compressor that finds the zeros, differences are shorter.
+fn encoding(leaf: &Leaf, physical: PhysicalType, compression: Compression) -> Option<Encoding> {
+    let is_integer = matches!(physical, PhysicalType::INT32 | PhysicalType::INT64);
+    match compression {
+        _ if leaf.repeats || !leaf.in_list || !is_integer => None,
+        Compression::ZSTD(_) => Some(Encoding::BYTE_STREAM_SPLIT),
+        // Also for readers without the split of integers, which is of 2024.
+        _ => leaf.width.is_some_and(|width| width < 4).then_some(Encoding::DELTA_BINARY_PACKED),
+    }
+}
+
 fn properties(
     schema: &Schema,
     first: &RecordBatch,
@@ -187,17 +202,20 @@ fn properties(
         .set_data_page_size_limit(PAGE_BYTES)
         // `Encoder` ends row groups, by values instead of encoded bytes.
         .set_max_row_group_row_count(None);
-    let repeats = repeating_leaves(first);
-    for (leaf, column) in columns.columns().iter().enumerate() {
+    let leaves = leaves(first);
+    debug_assert_eq!(leaves.len(), columns.num_columns());
+    for (at, (column, leaf)) in columns.columns().iter().zip(&leaves).enumerate() {
         let path = column.path().clone();
-        let is_nested = columns.get_column_root(leaf).is_group();
-        let repeats = repeats.get(leaf).copied().unwrap_or(false);
+        let is_nested = columns.get_column_root(at).is_group();
         // Feeds skip rows by the statistics of plain columns. Those of pixels and photographs help nobody.
-        let is_bytes = schema.field(columns.get_column_root_idx(leaf)).data_type().is_binary();
+        let is_bytes = schema.field(columns.get_column_root_idx(at)).data_type().is_binary();
         if is_nested || is_bytes {
             properties = properties.set_column_statistics_enabled(path.clone(), EnabledStatistics::None);
         }
-        properties = properties.set_column_dictionary_enabled(path, repeats);
+        properties = properties.set_column_dictionary_enabled(path.clone(), leaf.repeats);
+        if let Some(encoding) = encoding(leaf, column.physical_type(), compression) {
+            properties = properties.set_column_encoding(path, encoding);
+        }
     }
     Ok(properties.build())
 }

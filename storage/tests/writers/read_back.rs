@@ -7,6 +7,7 @@ use arrow::array::{ArrayRef, FixedSizeListArray, Float32Array, Float64Array, Int
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Float64Type, Schema};
 use forebay_arrays::TensorType;
+use parquet::basic::Encoding;
 use parquet::file::metadata::ParquetMetaDataReader;
 
 use crate::rows::{every_scalar, scalars, uneven, unusual};
@@ -127,6 +128,29 @@ fn pages_of_all_columns_begin_at_the_same_rows() {
         metadata.row_group(0).column(at).dictionary_page_offset().is_some()
     };
     assert!(has_dictionary("i8") && !has_dictionary("i64") && !has_dictionary("text"));
+}
+
+#[test]
+fn integers_of_lists_and_tensors_are_stored_as_briefly_as_they_are() {
+    let rows = crate::of_format("parquet", 0..500);
+    let encodings = |compression: &str| {
+        let file = encoded(&format_with("parquet", &[("compression", compression)]), std::slice::from_ref(&rows));
+        let metadata = ParquetMetaDataReader::new().parse_and_finish(&bytes::Bytes::from(file.bytes)).unwrap();
+        let group = metadata.row_group(0);
+        let column = |path: &str| {
+            let found = group.columns().iter().find(|column| column.column_path().string() == path);
+            found.unwrap().encodings().collect::<Vec<_>>()
+        };
+        ["ragged.data.list.item", "list.list.item", "matrix.list.item"].map(column)
+    };
+    let [bytes, integers, floats] = encodings("zstd");
+    assert!(bytes.contains(&Encoding::BYTE_STREAM_SPLIT) && integers.contains(&Encoding::BYTE_STREAM_SPLIT));
+    assert!(!floats.contains(&Encoding::BYTE_STREAM_SPLIT));
+    for compression in ["snappy", "none"] {
+        let [bytes, integers, floats] = encodings(compression);
+        assert!(bytes.contains(&Encoding::DELTA_BINARY_PACKED), "{bytes:?}");
+        assert!(integers.contains(&Encoding::PLAIN) && floats.contains(&Encoding::PLAIN));
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Which columns have values that repeat, by the first rows of a file.
+//! The leaves of columns, and which have values that repeat, by the first rows of a file.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,14 +13,25 @@ const VALUES: usize = 4096;
 /// Values repeat if at most one of so many is new.
 const PER_DISTINCT: usize = 2;
 
-/// For each leaf of the columns, in the order of Parquet: whether a dictionary of its values is worthwhile.
-pub(super) fn repeating_leaves(rows: &RecordBatch) -> Vec<bool> {
+/// A column without nested values, or the innermost values of one with such.
+#[derive(Debug)]
+pub(super) struct Leaf {
+    /// Whether a dictionary of its values is worthwhile.
+    pub(super) repeats: bool,
+    /// Whether its values are items of lists or tensors.
+    pub(super) in_list: bool,
+    /// The bytes of each value, if all have as many.
+    pub(super) width: Option<usize>,
+}
+
+/// The leaves of the columns, in the order of Parquet.
+pub(super) fn leaves(rows: &RecordBatch) -> Vec<Leaf> {
     let mut leaves = Vec::new();
     rows.columns().iter().for_each(|column| add_leaves(column, false, &mut leaves));
     leaves
 }
 
-fn add_leaves(column: &ArrayRef, in_list: bool, leaves: &mut Vec<bool>) {
+fn add_leaves(column: &ArrayRef, in_list: bool, leaves: &mut Vec<Leaf>) {
     let slice = |items: &ArrayRef, from: usize, to: usize| items.slice(from, to - from);
     match column.data_type() {
         DataType::Struct(_) => column.as_struct().columns().iter().for_each(|field| add_leaves(field, in_list, leaves)),
@@ -37,7 +48,9 @@ fn add_leaves(column: &ArrayRef, in_list: bool, leaves: &mut Vec<bool>) {
             let entries: ArrayRef = Arc::new(column.as_map().entries().clone());
             add_leaves(&entries, true, leaves);
         }
-        _ => leaves.push(repeat(column, in_list)),
+        data_type => {
+            leaves.push(Leaf { repeats: repeat(column, in_list), in_list, width: data_type.primitive_width() })
+        }
     }
 }
 
