@@ -48,13 +48,14 @@ mod tensor_parameter;
 pub use error::{Error, ErrorKind, Result};
 pub use explain::{Explanation, type_name};
 pub use feed::{
-    Feed, FeedSpec, LookupSpec, Materialized, Reader, SnapshotPieces, SnapshotSource, SourceRow, StoreUsage,
+    Feed, FeedSpec, LookupSpec, Reader, SnapshotPieces, SnapshotSource, SourceRow, StoreUsage,
     StoredState, StoredWindow, WindowPlan, WindowRows, WindowStore, operator_differences, operator_versions,
 };
 pub use forebay_protocol::{
-    Batch, Boundaries, DeliveryMode, FeedOptions, FeedSettings, LengthBuckets, OnError, OptionKind, OptionSet,
+    Batch, Boundaries, DeliveryMode, FeedOptions, FeedSettings, JobOptions, LengthBuckets, OnError, OptionKind, OptionSet,
     OptionSpec, ReadOptions, SessionOptions, Start, Token, WindowKey, parse_bytes,
 };
+pub use job::{Job, JobEstimate, JobProgress, Materialized};
 pub use function::{BatchFn, CallError, Function};
 pub use pipeline::Pipeline;
 pub use preview::Preview;

@@ -11,7 +11,6 @@ mod count;
 mod feed_core;
 mod id;
 mod lookups;
-mod materialize;
 mod opening;
 mod plan;
 mod quarantine;
@@ -30,7 +29,7 @@ use arrow::datatypes::SchemaRef;
 use forebay_delivery::{Origin, ReadSettings, WindowId};
 use forebay_protocol::{DeliveryMode, EPOCHS_MAX, FeedSettings, OFFSET_MAX, ReadOptions, Start, Token};
 
-pub use materialize::Materialized;
+pub(crate) use feed_core::FeedCore;
 pub(crate) use opening::{FeedParts, OpenFeeds};
 pub use plan::WindowPlan;
 pub use reader::Reader;
@@ -40,11 +39,12 @@ pub(crate) use spec::SpecTable;
 pub use spec::{FeedSpec, LookupSpec, operator_differences, operator_versions};
 pub use store::{StoreUsage, StoredState, StoredWindow, WindowRows, WindowStore};
 pub use trace::SourceRow;
+pub(crate) use window::Window;
 
 use crate::compile::{Lengths, LookupPlan};
 use crate::error::{Error, Result};
 use crate::pipeline::Pipeline;
-use feed_core::FeedCore;
+pub(crate) use reader::{PIECE_BYTES_MAX, PIECE_ROWS_MAX};
 use runner::Runner;
 
 /// A pipeline opened for training: snapshot, settings and compiled stage. Cheap to clone.
@@ -55,7 +55,7 @@ pub struct Feed {
 }
 
 impl Feed {
-    fn core(&self) -> &FeedCore {
+    pub(crate) fn core(&self) -> &Arc<FeedCore> {
         self.runner.core()
     }
 
@@ -95,6 +95,11 @@ impl Feed {
             identity["lookups"] = serde_json::json!(lookups);
         }
         identity
+    }
+
+    /// The calls in its query of functions without a version.
+    pub(crate) fn unversioned_functions(&self) -> Vec<String> {
+        self.pipeline.unversioned_functions()
     }
 
     /// The calls in its query whose results must not be stored: random calls, which would repeat in every epoch, and

@@ -1,0 +1,190 @@
+//! Jobs: the samples of a feed's first epoch, written to files once.
+//!
+//! [`plan`] divides the epoch into files of whole windows, by a sample of the first window. [`window_samples`] computes
+//! the samples of some windows, and [`write`] encodes and uploads them as one file. Files are written independently, as
+//! many at a time as there are threads. `forebay_storage::artifact` records each complete file and commits the job: what
+//! lies in the target is the job's whole state, so that any process can resume it.
+
+mod estimate;
+mod materialized;
+mod plan;
+mod progress;
+mod window_samples;
+mod write;
+
+use std::collections::BTreeMap;
+
+use forebay_protocol::{FeedSettings, JobOptions, OptionSet, random_id};
+use forebay_storage::artifact::{Claim, JobState, Lineage, Part};
+use forebay_storage::writers::OutputFormat;
+use forebay_storage::{ErrorKind as StorageErrorKind, artifact};
+use futures::{StreamExt, TryStreamExt, stream};
+
+pub use estimate::JobEstimate;
+pub use materialized::Materialized;
+pub use progress::JobProgress;
+
+use crate::error::{Error, Result};
+use crate::feed::Feed;
+use plan::{JobPlan, Sample};
+
+/// Raise this when the same feed and options give other files.
+const FILES_VERSION: u32 = 1;
+/// Windows that are in memory for each file that is being written: see [`window_samples`].
+const WINDOWS_PER_FILE_WRITER: u64 = 2;
+
+/// A job that writes a feed's samples to files in a folder.
+pub struct Job {
+    feed: Feed,
+    format: OutputFormat,
+    plan: JobPlan,
+    sample: Sample,
+    state: JobState,
+    id: String,
+    /// Files to write at a time.
+    writers: usize,
+}
+
+impl Job {
+    /// Finds out what the folder `url` holds of the job that writes `feed` there.
+    ///
+    /// # Errors
+    /// `Conflict` if the folder holds anything else, `Invalid` if the query calls functions without a version, if the
+    /// format cannot hold a column, and for unknown options; errors of reading the first window.
+    pub(crate) async fn open(feed: Feed, url: &str, options: &JobOptions, memory_limit_bytes: u64) -> Result<Self> {
+        let unversioned = feed.unversioned_functions();
+        if !unversioned.is_empty() {
+            let message = format!("what {} gives must not be kept, since it has no version", unversioned.join(", "));
+            return Err(Error::invalid(message).with_hint("declare the function with a version"));
+        }
+        let JobOptions { format, file_size, compression } = options.or(&JobOptions::defaults());
+        let given: Vec<_> = compression.map(|compression| ("compression".to_owned(), compression)).into_iter().collect();
+        let format = OutputFormat::new(&format.unwrap_or_default(), &given)?;
+        format.check(&feed.schema())?;
+        let core = feed.core();
+        let sample = Sample::take(core).await?;
+        let plan = JobPlan::new(core, &sample, file_size.unwrap_or(1));
+        let id = job_id(&feed, &format, &plan);
+        let state = artifact::Job::open(&core.stores, url, &id).await?;
+        let window_bytes = core.settings.window_bytes.max(1) * WINDOWS_PER_FILE_WRITER;
+        let most = usize::try_from(memory_limit_bytes / window_bytes).unwrap_or(usize::MAX);
+        let writers = core.executor.threads().min(most).max(1);
+        Ok(Self { feed, format, plan, sample, state, id, writers })
+    }
+
+    /// The job's id: a hash of feed, format and division into files.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The number of files that it writes, of which those without samples are left out.
+    pub fn files(&self) -> u32 {
+        self.plan.files()
+    }
+
+    /// The number of source rows that it reads.
+    pub fn source_rows(&self) -> u64 {
+        self.feed.core().plan.epoch(0).rows()
+    }
+
+    /// Writes the files that are missing, and commits. If another process works on the job, waits until that has
+    /// finished or is silent for 30 seconds.
+    ///
+    /// # Errors
+    /// Errors of reading, computing and writing. What is written stays, and the next run resumes from it.
+    pub async fn run(&self, progress: &JobProgress) -> Result<Materialized> {
+        let job = match &self.state {
+            JobState::Committed(artifact) => return Ok(Materialized::new(artifact, true, self.quarantine())),
+            JobState::Open(job) => job,
+        };
+        let holder = format!("{:016x}", random_id()?);
+        loop {
+            let wait = |duration| -> futures::future::BoxFuture<'static, ()> { Box::pin(tokio::time::sleep(duration)) };
+            if let Some(claim) = job.claim(&holder, &wait).await? {
+                return self.write_missing(job, claim, progress).await;
+            }
+            tracing::info!(job = %self.id, url = job.url(), "another process writes the same files; waiting for it");
+            tokio::time::sleep(artifact::BEAT).await;
+            if let JobState::Committed(artifact) = artifact::Job::open(&self.feed.core().stores, job.url(), &self.id).await? {
+                return Ok(Materialized::new(&artifact, true, self.quarantine()));
+            }
+        }
+    }
+
+    async fn write_missing(&self, job: &artifact::Job, claim: Claim, progress: &JobProgress) -> Result<Materialized> {
+        let mut parts = job.parts().await?;
+        for (number, part) in &parts {
+            progress.add(self.source_rows_of(*number), part.rows(), part.bytes());
+            progress.add_file();
+        }
+        let missing = (0..self.files()).map(u64::from).filter(|number| !parts.contains_key(number));
+        let missing: Vec<u64> = missing.collect();
+        let write = |number: u64| async move {
+            let part = self.write_part(job, number, progress).await?;
+            progress.add_file();
+            Ok::<_, Error>((number, part))
+        };
+        let written = stream::iter(missing.into_iter().map(write)).buffer_unordered(self.writers);
+        let written = alive(claim, written.try_collect::<Vec<_>>()).await?;
+        parts.extend(written);
+        let lineage = self.lineage(&parts);
+        let facts: Vec<_> = parts.values().flat_map(Part::data_files).collect();
+        let index = self.format.index(&facts)?;
+        let manifest = job.manifest(&parts, lineage)?;
+        let artifact = job.commit(manifest, index).await?;
+        Ok(Materialized::new(&artifact, false, self.quarantine()))
+    }
+
+    fn source_rows_of(&self, file: u64) -> u64 {
+        let windows = self.plan.windows_of(u32::try_from(file).unwrap_or(u32::MAX));
+        let epoch = self.feed.core().plan.epoch(0);
+        epoch.rows_before(windows.end) - epoch.rows_before(windows.start)
+    }
+
+    /// The folder of the bad rows, if the feed records them.
+    fn quarantine(&self) -> Option<String> {
+        let is_kept = self.feed.settings().on_error == forebay_protocol::OnError::Quarantine;
+        is_kept.then(|| format!("{}/job-{}", self.feed.quarantine_url(), self.id))
+    }
+
+    fn lineage(&self, parts: &BTreeMap<u64, Part>) -> Lineage {
+        let mut sources = BTreeMap::from([
+            ("feed".to_owned(), self.feed.identity().to_string()),
+            ("statement".to_owned(), self.feed.statement().to_owned()),
+            ("source_rows".to_owned(), self.source_rows().to_string()),
+            ("forebay".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
+        ]);
+        sources.extend(self.feed.source_files().map(|(table, files)| (format!("table {table}"), files)));
+        Lineage {
+            fingerprint: self.feed.id().to_owned(),
+            schema: self.feed.schema(),
+            sources,
+            costs: write::total_costs(parts.values().map(|part| &part.costs)),
+        }
+    }
+}
+
+/// Gives signs of life while `work` is done. A claim that another process took is no reason to stop: the commit decides.
+async fn alive<T>(mut claim: Claim, work: impl Future<Output = Result<T>>) -> Result<T> {
+    let mut work = std::pin::pin!(work);
+    loop {
+        tokio::select! {
+            biased;
+            done = &mut work => return done,
+            () = tokio::time::sleep(artifact::BEAT) => match claim.beat().await {
+                Ok(true) => {}
+                Ok(false) => {
+                    tracing::warn!("another process writes the same files");
+                    return work.await;
+                }
+                Err(error) => tracing::warn!(%error, "cannot give a sign of life; retrying"),
+            },
+        }
+    }
+}
+
+fn job_id(feed: &Feed, format: &OutputFormat, plan: &JobPlan) -> String {
+    let format = serde_json::to_string(format).expect("plain data becomes JSON");
+    let text = format!("{FILES_VERSION}\0{}\0{format}\0{}", feed.id(), plan.windows_per_file);
+    blake3::hash(text.as_bytes()).to_hex()[..16].to_owned()
+}

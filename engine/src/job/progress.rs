@@ -1,0 +1,44 @@
+//! The progress of a job, for whoever shows it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Counts of what a job has written, this time and before.
+#[derive(Debug, Default)]
+pub struct JobProgress {
+    files: AtomicU64,
+    source_rows: AtomicU64,
+    rows: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl JobProgress {
+    /// Complete files.
+    pub fn files(&self) -> u64 {
+        self.files.load(Ordering::Relaxed)
+    }
+
+    /// Source rows of the windows that are written.
+    pub fn source_rows(&self) -> u64 {
+        self.source_rows.load(Ordering::Relaxed)
+    }
+
+    /// Samples written.
+    pub fn rows(&self) -> u64 {
+        self.rows.load(Ordering::Relaxed)
+    }
+
+    /// Bytes written.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn add_file(&self) {
+        self.files.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn add(&self, source_rows: u64, rows: u64, bytes: u64) {
+        self.source_rows.fetch_add(source_rows, Ordering::Relaxed);
+        self.rows.fetch_add(rows, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
