@@ -36,6 +36,7 @@ mod executor;
 mod explain;
 mod feed;
 mod function;
+mod job;
 mod pipeline;
 mod preview;
 mod session;
@@ -55,8 +56,8 @@ pub use forebay_protocol::{
     Batch, Boundaries, DeliveryMode, FeedOptions, FeedSettings, JobOptions, LengthBuckets, OnError, OptionKind, OptionSet,
     OptionSpec, ReadOptions, SessionOptions, Start, Token, WindowKey, parse_bytes,
 };
-pub use job::{Job, JobEstimate, JobProgress, Materialized};
 pub use function::{BatchFn, CallError, Function};
+pub use job::{Job, JobEstimate, JobProgress, Materialized};
 pub use pipeline::Pipeline;
 pub use preview::Preview;
 pub use session::{Broken, Output, Session, SessionBuilder, build};

@@ -28,6 +28,7 @@ use std::sync::Arc;
 use arrow::datatypes::SchemaRef;
 use forebay_delivery::{Origin, ReadSettings, WindowId};
 use forebay_protocol::{DeliveryMode, EPOCHS_MAX, FeedSettings, OFFSET_MAX, ReadOptions, Start, Token};
+use forebay_storage::Dataset;
 
 pub(crate) use feed_core::FeedCore;
 pub(crate) use opening::{FeedParts, OpenFeeds};
@@ -72,6 +73,17 @@ impl Feed {
     /// The name of its pipeline.
     pub fn pipeline(&self) -> &str {
         self.pipeline.name()
+    }
+
+    /// The text of its pipeline's `CREATE PIPELINE`.
+    pub fn statement(&self) -> &str {
+        self.pipeline.statement()
+    }
+
+    /// The driving table's dataset by the table's name, then those of the joined tables.
+    pub(crate) fn tables(&self) -> impl Iterator<Item = (&str, &Dataset)> {
+        let lookups = self.core().stage.lookups().map(|lookup| (lookup.table.as_str(), &lookup.dataset));
+        std::iter::once((self.pipeline.table(), &self.core().dataset)).chain(lookups)
     }
 
     /// Its settings.

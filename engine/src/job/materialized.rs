@@ -12,7 +12,7 @@ pub struct Materialized {
 }
 
 impl Materialized {
-    pub(super) fn new(artifact: &Artifact, found: bool, quarantine: Option<String>) -> Self {
+    pub(crate) fn new(artifact: &Artifact, found: bool, quarantine: Option<String>) -> Self {
         let manifest = artifact.manifest().clone();
         Self { url: artifact.url().to_owned(), manifest, found, quarantine }
     }

@@ -14,10 +14,10 @@ mod write;
 
 use std::collections::BTreeMap;
 
-use forebay_protocol::{FeedSettings, JobOptions, OptionSet, random_id};
-use forebay_storage::artifact::{Claim, JobState, Lineage, Part};
+use forebay_protocol::{JobOptions, OptionSet, random_id};
+use forebay_storage::artifact::{Catalog, Claim, JobState, Lineage, Part};
 use forebay_storage::writers::OutputFormat;
-use forebay_storage::{ErrorKind as StorageErrorKind, artifact};
+use forebay_storage::artifact;
 use futures::{StreamExt, TryStreamExt, stream};
 
 pub use estimate::JobEstimate;
@@ -40,6 +40,8 @@ pub struct Job {
     plan: JobPlan,
     sample: Sample,
     state: JobState,
+    /// What the files mean: see [`fingerprint`].
+    fingerprint: String,
     id: String,
     /// Files to write at a time.
     writers: usize,
@@ -54,22 +56,22 @@ impl Job {
     pub(crate) async fn open(feed: Feed, url: &str, options: &JobOptions, memory_limit_bytes: u64) -> Result<Self> {
         let unversioned = feed.unversioned_functions();
         if !unversioned.is_empty() {
-            let message = format!("what {} gives must not be kept, since it has no version", unversioned.join(", "));
+            let message = format!("the results of {} must not be stored, since it has no version", unversioned.join(", "));
             return Err(Error::invalid(message).with_hint("declare the function with a version"));
         }
-        let JobOptions { format, file_size, compression } = options.or(&JobOptions::defaults());
-        let given: Vec<_> = compression.map(|compression| ("compression".to_owned(), compression)).into_iter().collect();
-        let format = OutputFormat::new(&format.unwrap_or_default(), &given)?;
+        let format = output_format(options)?;
         format.check(&feed.schema())?;
+        let file_size = options.or(&JobOptions::defaults()).file_size;
         let core = feed.core();
         let sample = Sample::take(core).await?;
         let plan = JobPlan::new(core, &sample, file_size.unwrap_or(1));
-        let id = job_id(&feed, &format, &plan);
+        let fingerprint = fingerprint(&feed, &format);
+        let id = job_id(&fingerprint, &plan);
         let state = artifact::Job::open(&core.stores, url, &id).await?;
         let window_bytes = core.settings.window_bytes.max(1) * WINDOWS_PER_FILE_WRITER;
         let most = usize::try_from(memory_limit_bytes / window_bytes).unwrap_or(usize::MAX);
         let writers = core.executor.threads().min(most).max(1);
-        Ok(Self { feed, format, plan, sample, state, id, writers })
+        Ok(Self { feed, format, plan, sample, state, fingerprint, id, writers })
     }
 
     /// The job's id: a hash of feed, format and division into files.
@@ -114,8 +116,7 @@ impl Job {
     async fn write_missing(&self, job: &artifact::Job, claim: Claim, progress: &JobProgress) -> Result<Materialized> {
         let mut parts = job.parts().await?;
         for (number, part) in &parts {
-            progress.add(self.source_rows_of(*number), part.rows(), part.bytes());
-            progress.add_file();
+            progress.add_part(self.source_rows_of(*number), part);
         }
         let missing = (0..self.files()).map(u64::from).filter(|number| !parts.contains_key(number));
         let missing: Vec<u64> = missing.collect();
@@ -128,11 +129,14 @@ impl Job {
         let written = alive(claim, written.try_collect::<Vec<_>>()).await?;
         parts.extend(written);
         let lineage = self.lineage(&parts);
-        let facts: Vec<_> = parts.values().flat_map(Part::data_files).collect();
-        let index = self.format.index(&facts)?;
         let manifest = job.manifest(&parts, lineage)?;
-        let artifact = job.commit(manifest, index).await?;
+        self.catalog()?.record(&self.fingerprint, job.url()).await?;
+        let artifact = job.commit(manifest).await?;
         Ok(Materialized::new(&artifact, false, self.quarantine()))
+    }
+
+    fn catalog(&self) -> Result<Catalog> {
+        Ok(Catalog::new(&self.feed.core().stores, &self.feed.core().root)?)
     }
 
     fn source_rows_of(&self, file: u64) -> u64 {
@@ -154,9 +158,13 @@ impl Job {
             ("source_rows".to_owned(), self.source_rows().to_string()),
             ("forebay".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
         ]);
-        sources.extend(self.feed.source_files().map(|(table, files)| (format!("table {table}"), files)));
+        sources.extend(self.feed.tables().map(|(name, dataset)| {
+            let snapshot = dataset.snapshot();
+            let text = format!("{} rows in {} files, snapshot {}", snapshot.rows(), snapshot.files().len(), snapshot.id());
+            (format!("table {name}"), text)
+        }));
         Lineage {
-            fingerprint: self.feed.id().to_owned(),
+            fingerprint: self.fingerprint.clone(),
             schema: self.feed.schema(),
             sources,
             costs: write::total_costs(parts.values().map(|part| &part.costs)),
@@ -183,8 +191,24 @@ async fn alive<T>(mut claim: Claim, work: impl Future<Output = Result<T>>) -> Re
     }
 }
 
-fn job_id(feed: &Feed, format: &OutputFormat, plan: &JobPlan) -> String {
+/// The format that these options name.
+pub(crate) fn output_format(options: &JobOptions) -> Result<OutputFormat> {
+    let JobOptions { format, compression, .. } = options.or(&JobOptions::defaults());
+    let given: Vec<_> = compression.map(|compression| ("compression".to_owned(), compression)).into_iter().collect();
+    Ok(OutputFormat::new(&format.unwrap_or_default(), &given)?)
+}
+
+/// A hash of what files of a feed's samples mean. Files with the same fingerprint may stand for each other.
+pub(crate) fn fingerprint(feed: &Feed, format: &OutputFormat) -> String {
     let format = serde_json::to_string(format).expect("plain data becomes JSON");
-    let text = format!("{FILES_VERSION}\0{}\0{format}\0{}", feed.id(), plan.windows_per_file);
+    short_hash(&format!("{FILES_VERSION}\0{}\0{format}", feed.id()))
+}
+
+/// The id of the job that divides samples into files in this way.
+fn job_id(fingerprint: &str, plan: &JobPlan) -> String {
+    short_hash(&format!("{fingerprint}\0{}", plan.windows_per_file))
+}
+
+fn short_hash(text: &str) -> String {
     blake3::hash(text.as_bytes()).to_hex()[..16].to_owned()
 }

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use forebay_storage::artifact::Part;
+
 /// Counts of what a job has written, this time and before.
 #[derive(Debug, Default)]
 pub struct JobProgress {
@@ -34,6 +36,14 @@ impl JobProgress {
 
     pub(super) fn add_file(&self) {
         self.files.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a file that an earlier run has written.
+    pub(super) fn add_part(&self, source_rows: u64, part: &Part) {
+        let rows = part.files.iter().map(|file| file.rows).sum();
+        let bytes = part.files.iter().map(|file| file.bytes).sum();
+        self.add(source_rows, rows, bytes);
+        self.add_file();
     }
 
     pub(super) fn add(&self, source_rows: u64, rows: u64, bytes: u64) {

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use forebay_protocol::{FeedOptions, JobOptions, OptionSet, OptionSpec};
 use forebay_sql::{MaterializeDefinition, MaterializeSource};
+use forebay_storage::artifact::Catalog;
 
 use super::Session;
 use super::outputs::Output;
 use super::statements::Failure;
 use crate::error::{Error, Result};
-use crate::job::{Job, JobProgress};
+use crate::job::{self, Job, JobProgress, Materialized};
 use crate::pipeline::{self, Pipeline};
 
 impl Session {
@@ -21,6 +22,29 @@ impl Session {
     /// an unknown format, for a column that the format cannot hold, and if the query calls functions without a version.
     pub async fn job(&self, name: &str, feed: &FeedOptions, to: &str, options: &JobOptions) -> Result<Job> {
         self.job_of(self.pipeline(name)?, feed, to, options).await
+    }
+
+    /// The samples of pipeline `name`, in the order of its files, as Parquet files that this session keeps under its
+    /// root. Writes them if the [catalog](forebay_storage::artifact::Catalog) has none.
+    ///
+    /// # Errors
+    /// Those of [`job`](Self::job). `Invalid` if the query calls random operators, whose results would be the same in
+    /// every epoch.
+    pub async fn cached(&self, name: &str) -> Result<Materialized> {
+        let feed = self.open(name, &FeedOptions { shuffle: Some(false), ..FeedOptions::default() })?;
+        let calls = feed.uncacheable_calls();
+        if !calls.is_empty() {
+            return Err(Error::invalid(format!("the results of {} must not be stored", calls.join(", ")))
+                .with_hint("random operators come after cache(); Python functions need a version"));
+        }
+        let options = JobOptions::default();
+        let fingerprint = job::fingerprint(&feed, &job::output_format(&options)?);
+        let catalog = Catalog::new(&self.stores, &self.root)?;
+        if let Some(artifact) = catalog.find(&fingerprint).await? {
+            return Ok(Materialized::new(&artifact, true, None));
+        }
+        let job = Job::open(feed, &catalog.kept(&fingerprint), &options, self.window_memory_bytes).await?;
+        job.run(&JobProgress::default()).await
     }
 
     async fn job_of(&self, pipeline: Arc<Pipeline>, feed: &FeedOptions, to: &str, options: &JobOptions) -> Result<Job> {
