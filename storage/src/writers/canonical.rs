@@ -1,8 +1,8 @@
 //! One layout for each array of values, for formats that store arrays as they lie in memory.
 //!
 //! What an array holds under a null, and in the bits after its last value, is arbitrary, and depends on how it was
-//! computed. In the canonical layout these bits and bytes are zero, lists and texts under a null are empty, and an array
-//! without nulls has no null buffer.
+//! computed. In the canonical layout these bits and bytes are zero, lists and texts under a null are empty, and an
+//! array without nulls has no null buffer.
 
 use std::sync::Arc;
 

@@ -126,7 +126,7 @@ enum Values<'a> {
     Boolean(&'a BooleanArray),
     Bytes { ends: Ends<'a>, bytes: &'a [u8] },
     List { ends: Ends<'a>, bytes: &'a [u8], width: usize },
-    Ragged { ends: Ends<'a>, bytes: &'a [u8], width: usize, sides: &'a FixedSizeListArray },
+    Ragged { ends: Ends<'a>, items: &'a ArrayRef, bytes: &'a [u8], width: usize, sides: &'a FixedSizeListArray },
     Shown(ArrayFormatter<'a>),
     Json(NullableEncoder<'a>),
 }
@@ -185,7 +185,7 @@ impl<'a> Cells<'a> {
                 let (ends, items) = list(tensors.column(0));
                 let bytes = number_bytes(items).unwrap_or_default().0;
                 let sides = tensors.column(1).as_fixed_size_list();
-                Values::Ragged { ends, bytes, width: number.width, sides }
+                Values::Ragged { ends, items, bytes, width: number.width, sides }
             }
             Kind::Json => Values::Json(make_encoder(field, array, json)?),
         };
@@ -202,15 +202,21 @@ impl<'a> Cells<'a> {
     pub(super) fn append(&mut self, row: usize, out: &mut Vec<u8>) -> Result<(), Unfit> {
         match &mut self.values {
             Values::Fixed { bytes, width } => {
-                if let DataType::FixedSizeList(_, _) = self.array.data_type() {
-                    check_elements(self.array.as_fixed_size_list(), row)?;
+                if let DataType::FixedSizeList(_, size) = self.array.data_type() {
+                    let size = *size as usize;
+                    check_elements(self.array.as_fixed_size_list().values(), row * size..(row + 1) * size)?;
                 }
                 out.extend_from_slice(&bytes[row * *width..(row + 1) * *width]);
             }
             Values::Boolean(array) => out.push(u8::from(array.value(row))),
             Values::Bytes { ends, bytes } => out.extend_from_slice(&bytes[ends.range(row)]),
-            Values::List { ends, bytes, width } | Values::Ragged { ends, bytes, width, .. } => {
+            Values::List { ends, bytes, width } => {
                 let range = ends.range(row);
+                out.extend_from_slice(&bytes[range.start * *width..range.end * *width]);
+            }
+            Values::Ragged { ends, items, bytes, width, .. } => {
+                let range = ends.range(row);
+                check_elements(items, range.clone())?;
                 out.extend_from_slice(&bytes[range.start * *width..range.end * *width]);
             }
             // Writing to memory cannot fail.
@@ -258,10 +264,8 @@ impl<'a> Cells<'a> {
 /// Times and decimals as texts.
 const TEXT: FormatOptions<'static> = FormatOptions::new();
 
-fn check_elements(lists: &FixedSizeListArray, row: usize) -> Result<(), Unfit> {
-    let items = lists.values();
-    let size = lists.value_length() as usize;
-    match items.null_count() > 0 && (row * size..(row + 1) * size).any(|at| items.is_null(at)) {
+fn check_elements(items: &ArrayRef, mut range: Range<usize>) -> Result<(), Unfit> {
+    match items.null_count() > 0 && range.any(|at| items.is_null(at)) {
         true => Err(Unfit::NullElement),
         false => Ok(()),
     }

@@ -63,6 +63,9 @@ impl WriteFormat for Mds {
     fn check(&self, schema: &Schema, _options: &OptionValues) -> Result<()> {
         refuse(DESCRIPTOR.name, schema, |field| match Kind::of(field) {
             _ if not_numpy(field).is_some() => not_numpy(field),
+            Kind::Array(_, Shape::Fixed(shape)) if shape.is_empty() || shape.contains(&0) => {
+                Some("give the tensor at least one dimension, and values")
+            }
             Kind::Array(_, Shape::Ragged(rank)) if !(1..=RANK_MAX).contains(&rank) => {
                 Some("give the tensor at least one dimension, and at most 63")
             }
@@ -72,30 +75,7 @@ impl WriteFormat for Mds {
     }
 
     fn writer(&self, file: &NewFile<'_>, options: &OptionValues) -> Result<Box<dyn FileWriter>> {
-        let plain = Plain::for_text(file.schema);
-        let mut columns: Vec<Column> = plain.schema().fields().iter().enumerate().map(Column::new).collect();
-        // As MDSWriter orders them.
-        columns.sort_by(|one, other| one.name.cmp(&other.name));
-        let compression = options.text(COMPRESSION).to_owned();
-        let header = Columns {
-            names: columns.iter().map(|column| column.name.clone()).collect(),
-            encodings: columns.iter().map(|column| column.encoding.clone()).collect(),
-            sizes: columns.iter().map(|column| column.size).collect(),
-            compression: (compression != "none").then_some(compression),
-        };
-        let config = mds_index::config(&header)?;
-        Ok(Box::new(MdsWriter {
-            plain,
-            columns,
-            json: EncoderOptions::default().with_explicit_nulls(true),
-            header,
-            config,
-            ends: vec![0],
-            samples: Vec::new(),
-            spool: SpooledTempFile::new(SPOOL_BYTES),
-            file: None,
-            facts: Value::Null,
-        }))
+        Ok(Box::new(MdsWriter::new(file, options)?))
     }
 
     fn index(&self, files: &[DataFile]) -> Result<Vec<IndexFile>> {
@@ -199,6 +179,33 @@ impl FileWriter for MdsWriter {
 }
 
 impl MdsWriter {
+    fn new(file: &NewFile<'_>, options: &OptionValues) -> Result<Self> {
+        let plain = Plain::for_text(file.schema);
+        let mut columns: Vec<Column> = plain.schema().fields().iter().enumerate().map(Column::new).collect();
+        // As MDSWriter orders them.
+        columns.sort_by(|one, other| one.name.cmp(&other.name));
+        let compression = options.text(COMPRESSION).to_owned();
+        let header = Columns {
+            names: columns.iter().map(|column| column.name.clone()).collect(),
+            encodings: columns.iter().map(|column| column.encoding.clone()).collect(),
+            sizes: columns.iter().map(|column| column.size).collect(),
+            compression: (compression != "none").then_some(compression),
+        };
+        let config = mds_index::config(&header)?;
+        Ok(Self {
+            plain,
+            columns,
+            json: EncoderOptions::default().with_explicit_nulls(true),
+            header,
+            config,
+            ends: vec![0],
+            samples: Vec::new(),
+            spool: SpooledTempFile::new(SPOOL_BYTES),
+            file: None,
+            facts: Value::Null,
+        })
+    }
+
     /// The bytes before the samples.
     fn head_bytes(&self) -> u64 {
         4 * (self.ends.len() as u64 + 1) + self.config.len() as u64
@@ -370,5 +377,30 @@ impl Hashed {
     fn info(&self) -> FileInfo {
         let digest = format!("{:016x}", self.hash.digest());
         FileInfo { basename: String::new(), bytes: self.bytes, hashes: [(HASH.to_owned(), digest)].into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::{ArrayRef, Int64Array};
+
+    use super::*;
+
+    #[test]
+    fn a_shard_ends_before_its_offsets_overflow() {
+        let numbers: ArrayRef = Arc::new(Int64Array::from(vec![5]));
+        let rows = RecordBatch::try_from_iter([("n", numbers)]).unwrap();
+        let options = OptionValues::of(DESCRIPTOR.options, |option| Ok(option.default.to_owned())).unwrap();
+        let file = NewFile { schema: &rows.schema(), key_prefix: "" };
+        let mut writer = MdsWriter::new(&file, &options).unwrap();
+        // There is one sample, and a byte too little for two more and their offsets.
+        writer.ends = vec![0, 0];
+        writer.ends[1] = u32::MAX - writer.head_bytes() as u32 - (2 * (8 + 4) - 1);
+        writer.write(&rows).unwrap();
+        let error = writer.write(&rows).unwrap_err();
+        assert_eq!(error.to_string(), "an mds shard has more than 4 GiB, and its offsets have 32 bits");
+        assert!(error.hint().unwrap().contains("smaller files"));
     }
 }

@@ -143,7 +143,8 @@ impl Formatter for Python {
 
     fn write_string_fragment<W: ?Sized + Write>(&mut self, writer: &mut W, fragment: &str) -> IoResult<()> {
         for character in fragment.chars() {
-            if character.is_ascii() {
+            // JSON's own escapes are not part of fragments.
+            if matches!(character, ' '..='~') {
                 writer.write_all(&[character as u8])?;
                 continue;
             }

@@ -1,9 +1,9 @@
 //! Formats of output files: each is one file that implements the trait [`WriteFormat`], and one line in
 //! [`WRITE_FORMATS`].
 //!
-//! An [`OutputFormat`] checks the columns of a job once, and gives a [`FileWriter`] for each of its files. A writer turns
-//! batches into the bytes of one file, and its caller stores these ([decision
-//! 61](https://github.com/forebay/forebay/blob/main/docs/decisions/0061-writers-encode-and-others-upload.md)).
+//! An [`OutputFormat`] checks the columns of a job once, and gives a [`FileWriter`] for each of its files. A writer
+//! turns batches into the bytes of one file, and its caller stores these ([decision
+//! 61](https://github.com/forebay/forebay/blob/main/docs/decisions/0061-writers-of-data-files.md)).
 //!
 //! ```
 //! use std::sync::Arc;
@@ -33,9 +33,9 @@
 //!
 //! # Promises
 //!
-//! - The same rows give the same bytes, however batches divide them: what depends on several rows, such as pages and
-//!   record batches, is cut by rows and by the bytes of their values ([`chunks`]), arrays that are stored as they lie in
-//!   memory have one layout ([`canonical`]), and nothing stores a time.
+//! - The same rows give the same bytes, however batches divide them. What depends on several rows, such as pages and
+//!   record batches, is cut by rows and by the bytes of their values (`chunks.rs`); arrays that are stored as they lie
+//!   in memory have one layout (`canonical.rs`); and nothing stores a time.
 //! - Memory is bounded by a row group, or by a batch. Shards of MDS, whose first bytes depend on all rows, wait in a
 //!   temporary file.
 //! - A value that a format cannot hold is refused, never changed. CSV alone has values that are read as others; see its

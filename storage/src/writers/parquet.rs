@@ -1,14 +1,14 @@
 //! Parquet files, with pages that begin at the same rows in all columns.
 //!
 //! A feed shuffles pieces of row groups, and cuts them where pages begin. The first rows of a file decide how many rows
-//! its pages have: about a megabyte of all columns, the size of the smallest pieces. They also decide which columns have
-//! dictionaries. A dictionary of values that hardly repeat costs time and becomes a page that all pieces share.
+//! its pages have: about a megabyte of all columns, the size of the smallest pieces. They also decide which columns
+//! have dictionaries. A dictionary of values that hardly repeat costs time and becomes a page that all pieces share.
 
 use arrow::array::RecordBatch;
-use arrow::datatypes::{DataType, Schema, SchemaRef};
+use arrow::datatypes::{DataType, IntervalUnit, Schema, SchemaRef};
 use bytes::Bytes;
 use parquet::arrow::{ArrowSchemaConverter, ArrowWriter};
-use parquet::basic::{Compression, Encoding, Type as PhysicalType, ZstdLevel};
+use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 
 use super::chunks::{Chunk, ChunkEnd, Chunks};
@@ -61,9 +61,10 @@ impl WriteFormat for Parquet {
             if has(&|data_type| matches!(data_type, DataType::Struct(fields) if fields.is_empty())) {
                 return Some("give the struct a field, or write arrow files");
             }
-            let converter = ArrowSchemaConverter::new();
-            let fits = converter.convert(&Schema::new(vec![field.clone()])).is_ok();
-            (!fits).then_some("cast it to another type, or write arrow files")
+            // Parquet's intervals count days and milliseconds, and no nanoseconds.
+            let is_fine = has(&|data_type| matches!(data_type, DataType::Interval(IntervalUnit::MonthDayNano)));
+            let fits = ArrowSchemaConverter::new().convert(&Schema::new(vec![field.clone()])).is_ok();
+            (is_fine || !fits).then_some("cast it to another type, or write arrow files")
         })
     }
 
@@ -196,15 +197,7 @@ fn properties(
         if is_nested || is_bytes {
             properties = properties.set_column_statistics_enabled(path.clone(), EnabledStatistics::None);
         }
-        properties = properties.set_column_dictionary_enabled(path.clone(), repeats);
-        if !repeats && is_small_integer(first, leaf, column.physical_type()) {
-            properties = properties.set_column_encoding(path, Encoding::BYTE_STREAM_SPLIT);
-        }
+        properties = properties.set_column_dictionary_enabled(path, repeats);
     }
     Ok(properties.build())
-}
-
-/// Whether a leaf has integers of 8 or 16 bits, whose upper bytes Parquet stores as zeros.
-fn is_small_integer(_first: &RecordBatch, _leaf: usize, _physical: PhysicalType) -> bool {
-    false
 }

@@ -1,6 +1,9 @@
 //! The refusal of columns that a format cannot hold.
 
-use arrow::array::{Array, ArrayRef, AsArray};
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, OffsetSizeTrait};
+use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::{DataType, Field, Float16Type, Float32Type, Float64Type, Schema};
 use forebay_arrays::TensorType;
 
@@ -108,13 +111,22 @@ fn has_not_finite(column: &ArrayRef) -> bool {
         DataType::Float16 => column.as_primitive::<Float16Type>().values().iter().any(|value| !value.is_finite()),
         DataType::Float32 => column.as_primitive::<Float32Type>().values().iter().any(|value| !value.is_finite()),
         DataType::Float64 => column.as_primitive::<Float64Type>().values().iter().any(|value| !value.is_finite()),
-        DataType::List(_) => has_not_finite(column.as_list::<i32>().values()),
-        DataType::LargeList(_) => has_not_finite(column.as_list::<i64>().values()),
+        DataType::List(_) => any_item(column.as_list::<i32>().offsets(), column.as_list::<i32>().values()),
+        DataType::LargeList(_) => any_item(column.as_list::<i64>().offsets(), column.as_list::<i64>().values()),
         DataType::FixedSizeList(_, _) => has_not_finite(column.as_fixed_size_list().values()),
         DataType::Struct(_) => column.as_struct().columns().iter().any(has_not_finite),
-        DataType::Map(_, _) => column.as_map().entries().columns().iter().any(has_not_finite),
+        DataType::Map(_, _) => {
+            let (map, entries) = (column.as_map(), column.as_map().entries());
+            entries.columns().iter().any(|items| any_item(map.offsets(), items))
+        }
         _ => false,
     }
+}
+
+/// Whether any number of some lists is not finite.
+fn any_item<O: OffsetSizeTrait>(offsets: &OffsetBuffer<O>, items: &ArrayRef) -> bool {
+    let (first, last) = (offsets[0].as_usize(), offsets[offsets.len() - 1].as_usize());
+    has_not_finite(&items.slice(first, last - first))
 }
 
 /// Whether the value of a row has a number that is not finite.
@@ -125,9 +137,7 @@ fn is_found(column: &ArrayRef, row: usize) -> bool {
         DataType::LargeList(_) => any(column.as_list::<i64>().value(row)),
         DataType::FixedSizeList(_, _) => any(column.as_fixed_size_list().value(row)),
         DataType::Struct(_) => column.as_struct().columns().iter().any(|field| any(field.slice(row, 1))),
-        DataType::Map(_, _) => {
-            column.as_map().value(row).columns().iter().any(|field| any(Array::slice(field, 0, field.len())))
-        }
+        DataType::Map(_, _) => column.as_map().value(row).columns().iter().any(|items| any(Arc::clone(items))),
         _ => has_not_finite(&column.slice(row, 1)),
     }
 }

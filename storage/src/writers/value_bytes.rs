@@ -65,6 +65,14 @@ fn of_column(column: &ArrayRef) -> ValueBytes {
         DataType::BinaryView => rows(&|row| u64::from(column.as_binary_view().views()[row] as u32)),
         DataType::List(_) => of_lists(column.as_list::<i32>().offsets(), column.as_list::<i32>().values()),
         DataType::LargeList(_) => of_lists(column.as_list::<i64>().offsets(), column.as_list::<i64>().values()),
+        DataType::ListView(_) => {
+            let (lists, items) = (column.as_list_view::<i32>(), of_column(column.as_list_view::<i32>().values()));
+            rows(&|row| sum(&items, lists.value_offset(row) as usize, lists.value_size(row) as usize))
+        }
+        DataType::LargeListView(_) => {
+            let (lists, items) = (column.as_list_view::<i64>(), of_column(column.as_list_view::<i64>().values()));
+            rows(&|row| sum(&items, lists.value_offset(row) as usize, lists.value_size(row) as usize))
+        }
         DataType::Map(_, _) => {
             let map = column.as_map();
             let entries: ArrayRef = std::sync::Arc::new(map.entries().clone());
@@ -93,16 +101,23 @@ fn of_column(column: &ArrayRef) -> ValueBytes {
     bytes.without_nulls(column.nulls())
 }
 
+/// The bytes of consecutive items.
+fn sum(items: &ValueBytes, from: usize, len: usize) -> u64 {
+    match items {
+        ValueBytes::Each(bytes) => bytes * len as u64,
+        ValueBytes::Rows(each) => each[from..from + len].iter().sum(),
+    }
+}
+
 fn lengths<O: OffsetSizeTrait>(offsets: &OffsetBuffer<O>) -> ValueBytes {
     ValueBytes::Rows(offsets.windows(2).map(|ends| (ends[1] - ends[0]).as_usize() as u64).collect())
 }
 
 fn of_lists<O: OffsetSizeTrait>(offsets: &OffsetBuffer<O>, items: &ArrayRef) -> ValueBytes {
-    let ranges = offsets.windows(2).map(|ends| ends[0].as_usize()..ends[1].as_usize());
-    ValueBytes::Rows(match of_column(items) {
-        ValueBytes::Each(bytes) => ranges.map(|range| bytes * range.len() as u64).collect(),
-        ValueBytes::Rows(each) => ranges.map(|range| each[range].iter().sum()).collect(),
-    })
+    let (first, last) = (offsets[0].as_usize(), offsets[offsets.len() - 1].as_usize());
+    let items = of_column(&items.slice(first, last - first));
+    let of_list = |ends: &[O]| sum(&items, ends[0].as_usize() - first, (ends[1] - ends[0]).as_usize());
+    ValueBytes::Rows(offsets.windows(2).map(of_list).collect())
 }
 
 #[cfg(test)]

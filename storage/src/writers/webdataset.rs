@@ -39,8 +39,8 @@ static DESCRIPTOR: WriteDescriptor = WriteDescriptor {
     }],
     columns: "Each value is a member `key.column.extension`: `cls` for integers and booleans, `txt` for texts, dates, \
               times and decimals, `npy` for tensors and lists of numbers without nulls, `jpg`, `png` and others for \
-              bytes that begin like such a file, `bin` for other bytes, and `json` for all else. A column whose name is \
-              such an extension or ends with one, as in `jpg` and `mask.png`, has no second one. A text column \
+              bytes that begin like such a file, `bin` for other bytes, and `json` for all else. A column whose name \
+              is such an extension or ends with one, as in `jpg` and `mask.png`, has no second one. A text column \
               `__key__` holds the keys; without it, they are numbers.",
     nulls: "A row has no member for a null. A row of only nulls is refused, since it would be no sample.",
 };
@@ -254,11 +254,11 @@ impl TarWriter {
                 }
                 name.truncate(key_bytes);
                 name.extend_from_slice(member.suffix.as_bytes());
-                if let (Kind::Bytes, false) = (&member.kind, member.is_known) {
-                    if let Some(extension) = cells.bytes(row).and_then(extension_of) {
-                        name.truncate(name.len() - "bin".len());
-                        name.extend_from_slice(extension.as_bytes());
-                    }
+                if let (Kind::Bytes, false) = (&member.kind, member.is_known)
+                    && let Some(extension) = cells.bytes(row).and_then(extension_of)
+                {
+                    name.truncate(name.len() - "bin".len());
+                    name.extend_from_slice(extension.as_bytes());
                 }
                 append_member(&mut self.archive, &name, |out| append_value(member, cells, row, &mut shape, out))
                     .map_err(|problem| problem.error(&member.column, number))?;

@@ -8,10 +8,11 @@ mod read_back;
 mod refusals;
 mod rows;
 mod support;
+mod types;
 mod webdataset;
 
 use arrow::array::RecordBatch;
-use forebay_storage::writers::{OutputFormat, WRITE_FORMATS};
+use forebay_storage::writers::{FileWriter, OutputFormat, WRITE_FORMATS};
 use rows::{all_types, of_format, scalars, without_nulls};
 use support::{Encoded, encoded, format, format_with, parts};
 
@@ -35,7 +36,7 @@ fn all() -> Vec<(OutputFormat, RecordBatch)> {
 #[test]
 fn the_same_rows_give_the_same_bytes_in_other_batches() {
     for (format, rows) in all() {
-        let whole = encoded(&format, &[rows.clone()]);
+        let whole = encoded(&format, std::slice::from_ref(&rows));
         for rows_of_part in [1, 7, 256] {
             let other = encoded(&format, &parts(&rows, rows_of_part));
             assert!(other.bytes == whole.bytes, "{format:?} in batches of {rows_of_part} rows");
@@ -51,7 +52,7 @@ fn large_files_are_cut_by_their_rows_alone() {
     for name in ["parquet", "arrow"] {
         for rows in [scalars(0..70_000), rows::uneven(3000)] {
             let format = format(name);
-            let whole = encoded(&format, &[rows.clone()]);
+            let whole = encoded(&format, std::slice::from_ref(&rows));
             for rows_of_part in [999, 2048] {
                 let other = encoded(&format, &parts(&rows, rows_of_part));
                 assert!(other.bytes == whole.bytes, "{name} in batches of {rows_of_part} rows");
@@ -79,31 +80,77 @@ fn metadata_are_in_one_order() {
     }
 }
 
+/// What a writer holds is bounded, however large its file is.
 #[test]
-fn bytes_can_be_taken_long_before_the_end() {
+fn no_file_is_held_whole() {
+    const MIB: f64 = (1 << 20) as f64;
     for (format, _) in all() {
         let name = format.descriptor().name;
-        // A shard of mds begins with the offsets of all rows.
-        if name == "mds" {
-            continue;
-        }
-        let batch = match name {
-            "csv" | "jsonl" => rows::noise_text(4 << 20),
-            _ => rows::noise(4 << 20),
+        // A row group, a record batch, or the batch itself and a piece to compress.
+        let (noise, batch_bytes, batches, bound): (fn(usize, usize) -> RecordBatch, _, _, _) = match name {
+            "parquet" => (rows::noise, 4 << 20, 40, 72.0),
+            "arrow" => (rows::noise, 4 << 20, 16, 24.0),
+            "csv" | "jsonl" => (rows::noise_text, 1 << 20, 16, 2.5),
+            // A shard begins with the offsets of all rows, which are known at its end.
+            "mds" => continue,
+            _ => (rows::noise, 1 << 20, 16, 1.5),
         };
-        let mut writer = format.writer(&batch.schema(), "").unwrap();
-        let (mut given, mut held_max, mut taken) = (0_i64, 0, 0);
-        // 200 MiB of bytes that hardly become smaller.
-        for _ in 0..50 {
-            writer.write(&batch).unwrap();
-            given += 4 << 20;
+        let mut writer = format.writer(&noise(1, 0).schema(), "").unwrap();
+        let mut taken = vec![0.0];
+        let mut take = |writer: &mut Box<dyn FileWriter>| {
             while let Some(bytes) = writer.take().unwrap() {
-                taken += bytes.len() as i64;
+                *taken.last_mut().unwrap() += bytes.len() as f64 / MIB;
             }
-            held_max = held_max.max(given - taken);
+            taken.push(taken[taken.len() - 1]);
+        };
+        for seed in 0..batches {
+            writer.write(&noise(batch_bytes, seed)).unwrap();
+            take(&mut writer);
         }
-        assert!(held_max <= 80 << 20, "{format:?} held {held_max} bytes");
-        assert!(taken > 100 << 20, "{format:?} gave {taken} bytes");
+        writer.finish().unwrap();
+        take(&mut writer);
+        // All batches are random, so each is as large in the file as any other.
+        let per_batch = taken[batches + 1] / batches as f64;
+        let held = (0..batches).map(|batch| per_batch * (batch + 1) as f64 - taken[batch]).fold(0.0, f64::max);
+        assert!(held <= bound, "{format:?} held {held} MiB");
+        assert!(per_batch * batches as f64 > 1.5 * bound, "{format:?} gave too little to tell");
+    }
+}
+
+/// A job begins another file when a writer says that its file is large enough.
+#[test]
+fn a_file_says_how_large_it_is() {
+    for (format, rows) in all() {
+        let compression = serde_json::to_value(&format).unwrap()["options"]["compression"].clone();
+        let mut writer = format.writer(&rows.schema(), "").unwrap();
+        let (mut before, mut file) = (writer.bytes(), 0);
+        for batch in parts(&rows, 50) {
+            writer.write(&batch).unwrap();
+            assert!(writer.bytes() >= before, "{format:?}");
+            while let Some(bytes) = writer.take().unwrap() {
+                file += bytes.len() as u64;
+            }
+            before = writer.bytes();
+        }
+        writer.finish().unwrap();
+        while let Some(bytes) = writer.take().unwrap() {
+            file += bytes.len() as u64;
+        }
+        match compression.as_str().unwrap() {
+            "none" => assert_eq!(writer.bytes(), file, "{format:?}"),
+            // Of texts and shards, the bytes before compression count.
+            _ => assert!(writer.bytes() >= file, "{format:?}"),
+        }
+        let has_facts = format.descriptor().name == "mds";
+        assert_eq!(writer.facts() != serde_json::Value::Null, has_facts, "{format:?}");
+    }
+}
+
+#[test]
+fn gzip_files_have_no_time() {
+    for name in ["csv", "jsonl"] {
+        let file = encoded(&format_with(name, &[("compression", "gzip")]), &[of_format(name, 0..3)]);
+        assert_eq!(file.bytes[..10], [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff], "{name}");
     }
 }
 
@@ -119,7 +166,7 @@ fn files_without_rows_are_complete() {
 }
 
 fn encoded_of(format: &OutputFormat, rows: &RecordBatch) -> Encoded {
-    encoded(format, &[rows.clone()])
+    encoded(format, std::slice::from_ref(rows))
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use arrow::array::{Int64Array, RecordBatch, StringArray};
+use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use arrow::datatypes::{DataType, Field, Schema};
 use forebay_storage::writers::DataFile;
 use serde_json::{Value, json};
@@ -105,7 +105,7 @@ fn columns_have_the_encodings_of_mosaicml_streaming() {
 fn a_shard_has_the_bytes_of_its_own_writer() {
     let fields = vec![Field::new("text", DataType::Utf8, true), Field::new("n", DataType::Int64, true)];
     let text = StringArray::from(vec!["ab", "é"]);
-    let columns: Vec<arrow::array::ArrayRef> = vec![Arc::new(text), Arc::new(Int64Array::from(vec![1, -2]))];
+    let columns: Vec<ArrayRef> = vec![Arc::new(text), Arc::new(Int64Array::from(vec![1, -2]))];
     let rows = RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).unwrap();
     let config = "{\"column_encodings\": [\"int64\", \"str\"], \"column_names\": [\"n\", \"text\"], \
                   \"column_sizes\": [8, null], \"compression\": null, \"format\": \"mds\", \"hashes\": [\"xxh3_64\"], \
@@ -130,7 +130,7 @@ fn the_index_lists_shards_with_their_digests() {
         let format = format_with("mds", &[("compression", compression)]);
         let extension = format.extension();
         let shards = [rows.slice(0, 60), rows.slice(0, 0), rows.slice(60, 40)];
-        let files: Vec<_> = shards.iter().map(|rows| encoded(&format, &[rows.clone()])).collect();
+        let files: Vec<_> = shards.iter().map(|rows| encoded(&format, std::slice::from_ref(rows))).collect();
         let written: Vec<DataFile> = files
             .iter()
             .zip(&shards)
@@ -165,6 +165,17 @@ fn the_index_lists_shards_with_their_digests() {
             assert_eq!(shard["column_names"].as_array().unwrap().len(), rows.num_columns());
         }
     }
+    let two = RecordBatch::try_from_iter([("é", Arc::new(Int64Array::from(vec![7, 8])) as ArrayRef)]).unwrap();
+    let facts = encoded(&format("mds"), &[two]).facts;
+    let files = [DataFile { name: "shard.00000.mds".to_owned(), rows: 2, facts }];
+    let index = format("mds").index(&files).unwrap();
+    // What MDSWriter 0.13.0 of mosaicml-streaming writes with these rows, `size_limit=None` and `hashes=["xxh3_64"]`.
+    let expected = "{\"shards\": [{\"column_encodings\": [\"int64\"], \"column_names\": [\"\\u00e9\"], \
+                    \"column_sizes\": [8], \"compression\": null, \"format\": \"mds\", \
+                    \"hashes\": [\"xxh3_64\"], \"raw_data\": {\"basename\": \"shard.00000.mds\", \
+                    \"bytes\": 207, \"hashes\": {\"xxh3_64\": \"522d5e1df8a5221b\"}}, \"samples\": 2, \
+                    \"size_limit\": null, \"version\": 2, \"zip_data\": null}], \"version\": 2}";
+    assert_eq!(String::from_utf8_lossy(&index[0].bytes), expected);
     assert_eq!(*format("mds").index(&[]).unwrap()[0].bytes, *b"{\"shards\": [], \"version\": 2}");
     let other = DataFile { name: "a.mds".to_owned(), rows: 1, facts: json!({"rows": 1}) };
     let error = format("mds").index(&[other]).unwrap_err();
@@ -175,7 +186,7 @@ fn the_index_lists_shards_with_their_digests() {
 /// Samples beyond the memory of the spool come from its temporary file.
 #[test]
 fn large_shards_are_spooled() {
-    let rows = crate::rows::noise(30 << 20);
+    let rows = crate::rows::noise(30 << 20, 0);
     let file = encoded(&format("mds"), &crate::support::parts(&rows, 1000));
     assert_eq!(read(&file.bytes, &rows.schema()), rows);
 }

@@ -3,15 +3,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{
-    Array, ArrayRef, BinaryArray, BooleanArray, Date32Array, Decimal128Array, DictionaryArray,
-    DurationMillisecondArray, FixedSizeBinaryArray, FixedSizeListArray, Float16Array, Float32Array, Float64Array,
-    Int8Array, Int32Array, Int64Array, LargeStringArray, ListArray, RecordBatch, StringArray, StringViewArray,
-    StructArray, Time64MicrosecondArray, TimestampMicrosecondArray, UInt8Array, UInt32Array, UInt64Array, make_array,
-};
+use arrow::array::*;
 use arrow::buffer::{NullBuffer, OffsetBuffer};
 use arrow::compute::{concat, take};
-use arrow::datatypes::{DataType, Field, Float32Type, Int32Type, Schema};
+use arrow::datatypes::{DataType, Field, Float32Type, Int32Type, Schema, i256};
 use forebay_arrays::{FixedShapeTensor, VariableShapeTensor};
 use half::f16;
 
@@ -70,9 +65,87 @@ fn scalar_columns(numbers: Range<i64>) -> Vec<Column> {
     ]
 }
 
+/// Columns of further types of scalars.
+fn more_scalar_columns(numbers: Range<i64>) -> Vec<Column> {
+    let all = || numbers.clone();
+    let decimal = |n: i64| some(n, i256::from_i128(i128::from(n) * 1_000_000_007 - 5));
+    vec![
+        column("i16", all().map(|n| some(n, n as i16 - 9)).collect::<Int16Array>()),
+        column("i32", all().map(|n| some(n, n as i32 * -7)).collect::<Int32Array>()),
+        column("u8", all().map(|n| some(n, n as u8)).collect::<UInt8Array>()),
+        column("u16", all().map(|n| some(n, n as u16 * 3)).collect::<UInt16Array>()),
+        column("date64", all().map(|n| some(n, n * 86_400_000)).collect::<Date64Array>()),
+        column("time32", all().map(|n| some(n, n as i32 + 1)).collect::<Time32SecondArray>()),
+        column("time_s", all().map(|n| some(n, n * 1001)).collect::<TimestampSecondArray>()),
+        column("time_ms", all().map(|n| some(n, n * 1001)).collect::<TimestampMillisecondArray>()),
+        column("time_ns", all().map(|n| some(n, n * 1_000_001)).collect::<TimestampNanosecondArray>()),
+        column(
+            "small_price",
+            all().map(|n| some(n, n as i32 - 50)).collect::<Decimal32Array>().with_precision_and_scale(7, 1).unwrap(),
+        ),
+        column("large_price", all().map(decimal).collect::<Decimal256Array>().with_precision_and_scale(60, 4).unwrap()),
+    ]
+}
+
 /// Columns that CSV can hold.
 pub(crate) fn scalars(numbers: Range<i64>) -> RecordBatch {
     batch(scalar_columns(numbers))
+}
+
+/// Columns of scalars of every type that text can hold.
+pub(crate) fn every_scalar(numbers: Range<i64>) -> RecordBatch {
+    let mut columns = scalar_columns(numbers.clone());
+    columns.extend(more_scalar_columns(numbers));
+    batch(columns)
+}
+
+/// Columns of types that feeds hardly have: nested ones, and layouts for saving memory.
+pub(crate) fn unusual(numbers: Range<i64>) -> RecordBatch {
+    let all = || numbers.clone();
+    let texts = |n: i64| (0..n % 3).map(move |at| some(at + n, format!("{n}-{at}")));
+    let mut words = LargeListBuilder::new(StringBuilder::new());
+    let mut lists_of_lists = ListBuilder::new(ListBuilder::new(Int16Builder::new()));
+    let mut views = ListViewBuilder::new(Int64Builder::new());
+    let mut map = MapBuilder::new(None, StringBuilder::new(), Float64Builder::new());
+    let mut runs = StringRunBuilder::<Int32Type>::new();
+    for n in all() {
+        let is_valid = n % 7 != 3;
+        texts(n).for_each(|text| words.values().append_option(text));
+        words.append(is_valid || n % 2 == 0);
+        for list in 0..n % 4 {
+            (0..list).for_each(|at| lists_of_lists.values().values().append_option(some(at + n, at as i16)));
+            lists_of_lists.values().append(list != 2);
+        }
+        lists_of_lists.append(true);
+        (0..n % 3).for_each(|at| views.values().append_value(n * at));
+        views.append(is_valid);
+        for at in 0..n % 3 {
+            map.keys().append_value(format!("key {at}"));
+            map.values().append_option(some(n + at, n as f64 / 8.0));
+        }
+        map.append(is_valid).unwrap();
+        runs.append_option(some(n / 5, format!("run {}", n / 5)));
+    }
+    let structs = structs(all());
+    let item = Arc::new(structs.0.clone().with_name("item"));
+    let ends = OffsetBuffer::from_lengths(all().map(|n| if n % 2 == 0 { 2 } else { 0 }));
+    let of_structs = ListArray::new(item, ends, structs.1.slice(0, all().filter(|n| n % 2 == 0).count() * 2), None);
+    let pairs = all().map(|n| some(n, vec![Some(n as i32), some(n + 1, 5)]));
+    let mut columns = vec![
+        column("words", words.finish()),
+        column("lists_of_lists", lists_of_lists.finish()),
+        column("views", views.finish()),
+        column("map", map.finish()),
+        column("runs", runs.finish()),
+        column("of_structs", of_structs),
+        column("pairs", FixedSizeListArray::from_iter_primitive::<Int32Type, _, _>(pairs, 2)),
+        column("nothing", NullArray::new(all().count())),
+        column("months", all().map(|n| some(n, n as i32)).collect::<IntervalYearMonthArray>()),
+        column("bytes_view", all().map(|n| some(n, n.to_le_bytes().repeat(2))).collect::<BinaryViewArray>()),
+        column("large_bytes", all().map(|n| some(n, n.to_le_bytes())).collect::<LargeBinaryArray>()),
+    ];
+    columns.extend(more_scalar_columns(all()));
+    batch(columns)
 }
 
 fn lists(numbers: Range<i64>) -> Column {
@@ -197,19 +270,19 @@ pub(crate) fn uneven(rows: usize) -> RecordBatch {
 }
 
 /// Random bytes in values of a kilobyte.
-pub(crate) fn noise(bytes: usize) -> RecordBatch {
-    let mut state = bytes as u64;
+pub(crate) fn noise(bytes: usize, seed: usize) -> RecordBatch {
+    let mut state = seed as u64;
     let mut all = vec![0; bytes.next_multiple_of(1024)];
     for word in all.chunks_exact_mut(8) {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        word.copy_from_slice(&(state ^ state >> 29).to_le_bytes());
+        word.copy_from_slice(&(state ^ state >> 33).to_le_bytes());
     }
     batch(vec![column("noise", BinaryArray::from_iter_values(all.chunks(1024)))])
 }
 
 /// The same as text.
-pub(crate) fn noise_text(bytes: usize) -> RecordBatch {
-    let noise = noise(bytes);
+pub(crate) fn noise_text(bytes: usize, seed: usize) -> RecordBatch {
+    let noise = noise(bytes, seed);
     let values: &BinaryArray = noise.column(0).as_any().downcast_ref().unwrap();
     let text = |value: Option<&[u8]>| value.map(|value| value.iter().map(|byte| char::from(byte & 63 | 64)).collect());
     let texts: Vec<Option<String>> = values.iter().map(text).collect();

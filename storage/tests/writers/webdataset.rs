@@ -7,7 +7,7 @@ use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use arrow::datatypes::{Field, Schema};
 
 use crate::rows::without_nulls;
-use crate::support::{array_of, encoded, format};
+use crate::support::{array_of, encoded, format, parts};
 
 /// Name and content of each file of an archive.
 fn members(mut bytes: &[u8]) -> Vec<(String, Vec<u8>)> {
@@ -77,11 +77,12 @@ pub(crate) fn read(bytes: &[u8], schema: &Schema) -> RecordBatch {
         if field.name() == "__key__" {
             return Arc::new(samples.iter().map(|(key, _)| Some(key.clone())).collect::<StringArray>());
         }
-        let prefix = format!("{}.", field.name());
+        let (name, prefix) = (field.name(), format!("{}.", field.name()));
         let mut is_json = false;
         let mut sides = Vec::new();
         let cell = |(_, members): &(String, BTreeMap<String, Vec<u8>>)| {
-            let (suffix, content) = members.iter().find(|(suffix, _)| suffix.starts_with(&prefix))?;
+            let (suffix, content) =
+                members.iter().find(|(suffix, _)| *suffix == name || suffix.starts_with(&prefix))?;
             let mut content = content.clone();
             match suffix.rsplit('.').next().unwrap() {
                 "json" | "cls" => is_json = true,
@@ -118,7 +119,6 @@ fn members_have_the_extensions_that_readers_decode() {
         ("i64", "cls"),
         ("bool", "cls"),
         ("f32", "json"),
-        ("text", "txt"),
         ("day", "txt"),
         ("price", "txt"),
         ("list", "json"),
@@ -132,6 +132,8 @@ fn members_have_the_extensions_that_readers_decode() {
     ] {
         assert_eq!(of_column(column), format!("{column}.{extension}"));
     }
+    // The name of this column is an extension of texts.
+    assert!(names(0).contains(&"text"));
     let of_images = [0, 1, 2].map(|at| names(at).into_iter().find(|it| it.starts_with("image.")).unwrap());
     assert_eq!(of_images, ["image.bin", "image.jpg", "image.png"]);
     assert_eq!(samples[2].1["i64.cls"], b"6000000000");
@@ -154,6 +156,28 @@ fn columns_with_an_extension_in_their_name_have_no_second_one() {
     // A null has no member.
     let second = ["cls", "jpg.cls"].map(|suffix| format!("shard-00000001.{suffix}"));
     assert_eq!(names, [&first[..], &second[..]].concat());
+}
+
+/// Files of one job have keys of their own, in the order of the rows.
+#[test]
+fn keys_are_unique_and_sorted() {
+    let rows = RecordBatch::try_from_iter([("cls", Arc::new(Int64Array::from_iter_values(0..1200)) as ArrayRef)]);
+    let rows = rows.unwrap();
+    let keys = |prefix: &str| {
+        let mut writer = format("webdataset").writer(&rows.schema(), prefix).unwrap();
+        let mut bytes = Vec::new();
+        for batch in parts(&rows, 500) {
+            writer.write(&batch).unwrap();
+        }
+        writer.finish().unwrap();
+        while let Some(piece) = writer.take().unwrap() {
+            bytes.extend(piece);
+        }
+        samples(&bytes).into_iter().map(|(key, _)| key).collect::<Vec<_>>()
+    };
+    let all = [keys("000000/"), keys("000001/")].concat();
+    assert!(all.is_sorted_by(|one, other| one < other));
+    assert_eq!((all.len(), all[1199].as_str()), (2400, "000000/00001199"));
 }
 
 #[test]
