@@ -82,7 +82,7 @@ fn a_script_of_all_statements() {
         "drop table photos false at line 7, column 64",
         "drop table photos true at line 7, column 93",
         "materialize train at line 8, column 13 to s3://b/it's at line 8, column 22 [\"format = 'csv'\", \"file_size = '64MiB'\"]",
-        "materialize (SELECT (a) FROM t) at line 9, column 14 to x at line 9, column 37 []",
+        "materialize (SELECT (a) FROM t) at line 9, column 14 to x at line 9, column 36 []",
     ];
     for (actual, expected) in statements.iter().zip(expected) {
         assert_eq!(actual, expected);

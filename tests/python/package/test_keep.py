@@ -47,7 +47,8 @@ def test_samples_are_written_in_other_formats(session, tmp_path):
 
 
 def test_an_epoch_that_is_shuffled_is_written_in_its_order(session, tmp_path):
-    query = session.sql("SELECT n AS x FROM t")
+    pq.write_table(pa.table({"n": range(1000)}), tmp_path / "numbers.parquet", row_group_size=50)
+    query = session.sql("SELECT n AS x FROM numbers", numbers=tmp_path / "numbers.parquet")
     done = query.materialize(tmp_path / "out", shuffle=True, seed=3, window_rows=64, file_size=1)
     assert len(done.files) > 3
     expected = values(query.load(format="numpy", shuffle=True, seed=3, window_rows=64))
@@ -98,14 +99,14 @@ def test_an_interrupted_job_writes_what_is_missing(session, tmp_path):
     bad.write_text(good.replace('"799"', '"7x9"'))
     os.utime(bad, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     options = dict(window_rows=100, file_size=1)
-    query = forebay.Session(root=tmp_path / "root").table(tmp_path / "lines").select(x="CAST(text AS BIGINT)")
+    query = forebay.Session(root=tmp_path / "root", threads=1).table(tmp_path / "lines").select(x="CAST(text AS BIGINT)")
     with pytest.raises(forebay.DataError, match="7.jsonl"):
         query.materialize(tmp_path / "out", **options)
     # The files have the same sizes and times, so it is the same job.
     bad.write_text(good)
     os.utime(bad, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     written = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*.parquet")}
-    again = forebay.Session(root=tmp_path / "root").table(tmp_path / "lines").select(x="CAST(text AS BIGINT)")
+    again = forebay.Session(root=tmp_path / "root", threads=1).table(tmp_path / "lines").select(x="CAST(text AS BIGINT)")
     done = again.materialize(tmp_path / "out", **options)
     assert not done.found and done.rows == 800
     assert read_parquet(done).column("x").to_pylist() == list(range(800))
@@ -126,11 +127,11 @@ def test_other_files_in_the_folder_are_not_touched(session, tmp_path):
 
 def test_a_moved_folder_is_the_same_dataset(session, tmp_path):
     done = session.sql("SELECT n AS x FROM t").materialize(tmp_path / "out")
-    loader = done.table().load(format="numpy", batch_size=100)
+    loader = session.table(done.url, name="kept").load(format="numpy", batch_size=100)
     next(iter(loader))
     state = loader.state_dict()
     shutil.copytree(tmp_path / "out", tmp_path / "copy")
-    moved = session.table(tmp_path / "copy").load(format="numpy", batch_size=100)
+    moved = forebay.Session().table(tmp_path / "copy", name="kept").load(format="numpy", batch_size=100)
     moved.load_state_dict(state)
     assert values(moved) == list(range(100, 1000))
 
