@@ -49,12 +49,12 @@ mod tensor_parameter;
 pub use error::{Error, ErrorKind, Result};
 pub use explain::{Explanation, type_name};
 pub use feed::{
-    Feed, FeedSpec, LookupSpec, Reader, SnapshotPieces, SnapshotSource, SourceRow, StoreUsage,
-    StoredState, StoredWindow, WindowPlan, WindowRows, WindowStore, operator_differences, operator_versions,
+    Feed, FeedSpec, LookupSpec, Reader, SnapshotPieces, SnapshotSource, SourceRow, StoreUsage, StoredState,
+    StoredWindow, WindowPlan, WindowRows, WindowStore, operator_differences, operator_versions,
 };
 pub use forebay_protocol::{
-    Batch, Boundaries, DeliveryMode, FeedOptions, FeedSettings, JobOptions, LengthBuckets, OnError, OptionKind, OptionSet,
-    OptionSpec, ReadOptions, SessionOptions, Start, Token, WindowKey, parse_bytes,
+    Batch, Boundaries, DeliveryMode, FeedOptions, FeedSettings, JobOptions, LengthBuckets, OnError, OptionKind,
+    OptionSet, OptionSpec, ReadOptions, SessionOptions, Start, Token, WindowKey, parse_bytes,
 };
 pub use function::{BatchFn, CallError, Function};
 pub use job::{Job, JobEstimate, JobProgress, Materialized};

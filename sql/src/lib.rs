@@ -72,5 +72,6 @@ pub use relations::relation_planner;
 pub use rows_node::RowsNode;
 pub use sample::SAMPLE;
 pub use statement::{
-    MaterializeDefinition, MaterializeSource, OptionValue, PipelineDefinition, PipelineOption, Statement, TableDefinition,
+    MaterializeDefinition, MaterializeSource, OptionValue, PipelineDefinition, PipelineOption, Statement,
+    TableDefinition,
 };

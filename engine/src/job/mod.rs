@@ -14,10 +14,11 @@ mod write;
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use forebay_protocol::{JobOptions, OptionSet, random_id};
-use forebay_storage::artifact::{Catalog, Claim, JobState, Lineage, Part};
-use forebay_storage::writers::OutputFormat;
 use forebay_storage::artifact;
+use forebay_storage::artifact::{Catalog, Claim, JobState, Lineage, Part};
+use forebay_storage::writers::{DataFile, OutputFormat};
 use futures::{StreamExt, TryStreamExt, stream};
 
 pub use estimate::JobEstimate;
@@ -56,7 +57,8 @@ impl Job {
     pub(crate) async fn open(feed: Feed, url: &str, options: &JobOptions, memory_limit_bytes: u64) -> Result<Self> {
         let unversioned = feed.unversioned_functions();
         if !unversioned.is_empty() {
-            let message = format!("the results of {} must not be stored, since it has no version", unversioned.join(", "));
+            let message =
+                format!("the results of {} must not be stored, since it has no version", unversioned.join(", "));
             return Err(Error::invalid(message).with_hint("declare the function with a version"));
         }
         let format = output_format(options)?;
@@ -99,21 +101,23 @@ impl Job {
             JobState::Committed(artifact) => return Ok(Materialized::new(artifact, true, self.quarantine())),
             JobState::Open(job) => job,
         };
-        let holder = format!("{:016x}", random_id()?);
+        let holder = artifact::holder_name(random_id()?);
         loop {
             let wait = |duration| -> futures::future::BoxFuture<'static, ()> { Box::pin(tokio::time::sleep(duration)) };
             if let Some(claim) = job.claim(&holder, &wait).await? {
-                return self.write_missing(job, claim, progress).await;
+                return self.write_missing(job, Held(Some(claim)), progress).await;
             }
             tracing::info!(job = %self.id, url = job.url(), "another process writes the same files; waiting for it");
             tokio::time::sleep(artifact::BEAT).await;
-            if let JobState::Committed(artifact) = artifact::Job::open(&self.feed.core().stores, job.url(), &self.id).await? {
+            if let JobState::Committed(artifact) =
+                artifact::Job::open(&self.feed.core().stores, job.url(), &self.id).await?
+            {
                 return Ok(Materialized::new(&artifact, true, self.quarantine()));
             }
         }
     }
 
-    async fn write_missing(&self, job: &artifact::Job, claim: Claim, progress: &JobProgress) -> Result<Materialized> {
+    async fn write_missing(&self, job: &artifact::Job, held: Held, progress: &JobProgress) -> Result<Materialized> {
         let mut parts = job.parts().await?;
         for (number, part) in &parts {
             progress.add_part(self.source_rows_of(*number), part);
@@ -126,17 +130,29 @@ impl Job {
             Ok::<_, Error>((number, part))
         };
         let written = stream::iter(missing.into_iter().map(write)).buffer_unordered(self.writers);
-        let written = alive(claim, written.try_collect::<Vec<_>>()).await?;
+        let written = held.while_alive(written.try_collect::<Vec<_>>()).await?;
         parts.extend(written);
         let lineage = self.lineage(&parts);
+        let index = self.index(&parts)?;
         let manifest = job.manifest(&parts, lineage)?;
         self.catalog()?.record(&self.fingerprint, job.url()).await?;
-        let artifact = job.commit(manifest).await?;
+        let artifact = job.commit(manifest, index).await?;
         Ok(Materialized::new(&artifact, false, self.quarantine()))
     }
 
     fn catalog(&self) -> Result<Catalog> {
         Ok(Catalog::new(&self.feed.core().stores, &self.feed.core().root)?)
+    }
+
+    /// The files that readers of the format look for beside the data files.
+    fn index(&self, parts: &BTreeMap<u64, Part>) -> Result<Vec<(String, Bytes)>> {
+        let files: Vec<DataFile> = parts
+            .values()
+            .flat_map(|part| &part.files)
+            .zip(parts.values().filter(|part| !part.files.is_empty()).map(|part| &part.facts))
+            .map(|(file, facts)| DataFile { name: file.name.clone(), rows: file.rows, facts: facts.clone() })
+            .collect();
+        Ok(self.format.index(&files)?.into_iter().map(|file| (file.name.to_owned(), file.bytes)).collect())
     }
 
     fn source_rows_of(&self, file: u64) -> u64 {
@@ -160,7 +176,8 @@ impl Job {
         ]);
         sources.extend(self.feed.tables().map(|(name, dataset)| {
             let snapshot = dataset.snapshot();
-            let text = format!("{} rows in {} files, snapshot {}", snapshot.rows(), snapshot.files().len(), snapshot.id());
+            let text =
+                format!("{} rows in {} files, snapshot {}", snapshot.rows(), snapshot.files().len(), snapshot.id());
             (format!("table {name}"), text)
         }));
         Lineage {
@@ -172,21 +189,43 @@ impl Job {
     }
 }
 
-/// Gives signs of life while `work` is done. A claim that another process took is no reason to stop: the commit decides.
-async fn alive<T>(mut claim: Claim, work: impl Future<Output = Result<T>>) -> Result<T> {
-    let mut work = std::pin::pin!(work);
-    loop {
-        tokio::select! {
-            biased;
-            done = &mut work => return done,
-            () = tokio::time::sleep(artifact::BEAT) => match claim.beat().await {
-                Ok(true) => {}
-                Ok(false) => {
-                    tracing::warn!("another process writes the same files");
-                    return work.await;
+/// A claim that is released when this is dropped, so that an interrupted job can be resumed at once.
+struct Held(Option<Claim>);
+
+impl Held {
+    /// Gives signs of life while `work` is done. A claim that another process took is no reason to stop: the commit
+    /// decides.
+    async fn while_alive<T>(mut self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        let mut work = std::pin::pin!(work);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut work => return done,
+                () = tokio::time::sleep(artifact::BEAT) => {
+                    let Some(claim) = &mut self.0 else { continue };
+                    match claim.beat().await {
+                        Ok(true) => {}
+                        Ok(false) => {
+                            tracing::warn!("another process writes the same files");
+                            self.0 = None;
+                        }
+                        Err(error) => tracing::warn!(%error, "cannot give a sign of life; retrying"),
+                    }
                 }
-                Err(error) => tracing::warn!(%error, "cannot give a sign of life; retrying"),
-            },
+            }
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let runtime = tokio::runtime::Handle::try_current();
+        if let (Some(claim), Ok(runtime)) = (self.0.take(), runtime) {
+            runtime.spawn(async move {
+                if let Err(error) = claim.release().await {
+                    tracing::debug!(%error, "a claim could not be released");
+                }
+            });
         }
     }
 }

@@ -65,9 +65,8 @@ impl Sample {
             return Ok(Self { window_rows: 0, window_len: 0, taken: 0, bad: 0, batches: Vec::new() });
         }
         let prepared = Arc::clone(core);
-        let mut task = core
-            .executor
-            .spawn(async move { Window::prepare(&prepared, WindowId { epoch: 0, index: 0 }).await });
+        let mut task =
+            core.executor.spawn(async move { Window::prepare(&prepared, WindowId { epoch: 0, index: 0 }).await });
         let window = task.join().await??;
         let len = window.len();
         let ranges = sampled(len);

@@ -109,8 +109,9 @@ impl WindowSamples {
         let (core, window) = (Arc::clone(&self.core), Arc::clone(window));
         let raises = core.settings.on_error == OnError::Raise;
         self.pieces.push_back(
-            self.core.executor.spawn(async move { window.transform(&core, std::slice::from_ref(&range), raises).await }),
+            self.core
+                .executor
+                .spawn(async move { window.transform(&core, std::slice::from_ref(&range), raises).await }),
         );
     }
 }
-

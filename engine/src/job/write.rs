@@ -47,12 +47,7 @@ struct Open {
 
 impl Job {
     /// Writes and records file `number`. A file without samples is left out.
-    pub(super) async fn write_part(
-        &self,
-        job: &artifact::Job,
-        number: u64,
-        progress: &JobProgress,
-    ) -> Result<Part> {
+    pub(super) async fn write_part(&self, job: &artifact::Job, number: u64, progress: &JobProgress) -> Result<Part> {
         let mut open = None;
         match self.write_samples(job, number, progress, &mut open).await {
             Ok(part) => Ok(job.record(number, part).await?),

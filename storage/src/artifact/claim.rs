@@ -9,6 +9,7 @@ use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
 use super::generations::Latest;
+use super::holder;
 use super::job::Job;
 use super::sealed::{seal, unseal};
 use crate::{Error, ErrorKind, Result};
@@ -34,11 +35,14 @@ pub struct Claim {
 struct Sign {
     holder: String,
     number: u64,
+    /// The holder has stopped working on the job.
+    released: bool,
 }
 
 impl Job {
-    /// Claims the job for the process `holder`, whose name is its own. If another process holds it, watches that for
-    /// [`SILENCE`]. Returns `None` if it is alive.
+    /// Claims the job for the process `holder`, whose name is its own: see [`holder_name`](super::holder_name). If
+    /// another process holds it, watches that for [`SILENCE`], unless it has ended on this machine. Returns `None` if it
+    /// is alive.
     ///
     /// # Errors
     /// `Invalid` if the store does not keep writers from replacing each other's objects.
@@ -46,7 +50,7 @@ impl Job {
         let number = match self.last_claim().await? {
             None => 0,
             Some(before) => {
-                if !self.is_held_by(before, holder).await? {
+                if !self.is_free_for(before, holder).await? {
                     wait(SILENCE).await;
                     if self.last_claim().await? != Some(before) {
                         return Ok(None);
@@ -56,7 +60,7 @@ impl Job {
             }
         };
         let claim = Claim { job: self.clone(), holder: holder.to_owned(), number };
-        if !claim.write(number).await? {
+        if !claim.write(number, false).await? {
             return Ok(None);
         }
         claim.check_store().await?;
@@ -68,11 +72,15 @@ impl Job {
         Ok(listed.iter().filter_map(|object| object.name.parse().ok()).max())
     }
 
-    /// Whether this process wrote the claim, of which it has not got the answer.
-    async fn is_held_by(&self, number: u64, holder: &str) -> Result<bool> {
+    /// Whether nobody else works on the job: the last claim was released, its holder has ended, or this process wrote
+    /// it and has not got the answer.
+    async fn is_free_for(&self, number: u64, holder: &str) -> Result<bool> {
         let place = self.folder.claim(&self.attempt, number);
         match self.stores.get(&place).await {
-            Ok(bytes) => Ok(unseal::<Sign>(&place, &bytes)?.holder == holder),
+            Ok(bytes) => {
+                let last: Sign = unseal(&place, &bytes)?;
+                Ok(last.released || last.holder == holder || holder::has_ended(&last.holder))
+            }
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
             Err(error) => Err(error),
         }
@@ -83,8 +91,17 @@ impl Claim {
     /// Gives a sign of life, which is due every [`BEAT`]. Returns whether the claim is still held. After an error it
     /// may be tried again.
     pub async fn beat(&mut self) -> Result<bool> {
+        self.advance(false).await
+    }
+
+    /// Stops working on the job, so that another process may claim it at once.
+    pub async fn release(mut self) -> Result<()> {
+        self.advance(true).await.map(drop)
+    }
+
+    async fn advance(&mut self, released: bool) -> Result<bool> {
         let next = self.number + 1;
-        if !self.write(next).await? {
+        if !self.write(next, released).await? {
             return Ok(false);
         }
         let before = std::mem::replace(&mut self.number, next);
@@ -101,8 +118,8 @@ impl Claim {
         self.job.folder.claim(&self.job.attempt, number)
     }
 
-    async fn write(&self, number: u64) -> Result<bool> {
-        let sign = seal(&Sign { holder: self.holder.clone(), number });
+    async fn write(&self, number: u64, released: bool) -> Result<bool> {
+        let sign = seal(&Sign { holder: self.holder.clone(), number, released });
         self.job.stores.put_new(&self.place(number), sign).await
     }
 
@@ -110,7 +127,7 @@ impl Claim {
     /// each other.
     async fn check_store(&self) -> Result<()> {
         let place = self.place(self.number);
-        let other = seal(&Sign { holder: format!("not {}", self.holder), number: self.number });
+        let other = seal(&Sign { holder: format!("not {}", self.holder), number: self.number, released: true });
         match self.job.stores.put_new(&place, other).await {
             Ok(false) => Ok(()),
             Err(error) if error.kind() == ErrorKind::Unavailable => Err(error),

@@ -201,7 +201,7 @@ impl Living {
         let is_theirs = |object: &&Object| match Kind::of(&object.name) {
             Kind::OfAttempt(attempt) => attempt.generation > self.after,
             Kind::Tagged(tag) => self.tags.contains(&tag),
-            Kind::Generation(_) | Kind::Other => false,
+            Kind::Generation(_) | Kind::Index | Kind::Other => false,
         };
         !second.iter().filter(is_theirs).eq(first.iter().filter(is_theirs))
     }
@@ -211,7 +211,7 @@ impl Living {
         match Kind::of(&object.name) {
             Kind::OfAttempt(attempt) => attempt.generation <= self.after,
             Kind::Tagged(tag) => !self.tags.contains(&tag),
-            Kind::Generation(_) | Kind::Other => false,
+            Kind::Generation(_) | Kind::Index | Kind::Other => false,
         }
     }
 }

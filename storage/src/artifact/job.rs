@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use arrow::datatypes::SchemaRef;
+use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use serde_json::Value;
 
@@ -98,7 +99,7 @@ impl Job {
     async fn check_folder(&self) -> Result<()> {
         let url = self.url();
         let mut known = vec![self.attempt.tag()];
-        let mut data = Vec::new();
+        let (mut data, mut index, mut is_begun) = (Vec::new(), None, false);
         for object in self.stores.list(url).await? {
             match Kind::of(&object.name) {
                 Kind::OfAttempt(attempt)
@@ -110,8 +111,12 @@ impl Job {
                     ))
                     .with_hint("write to another folder, finish that job, or remove the folder"));
                 }
-                Kind::OfAttempt(attempt) => known.push(attempt.tag()),
+                Kind::OfAttempt(attempt) => {
+                    is_begun = true;
+                    known.push(attempt.tag());
+                }
                 Kind::Generation(number) => {
+                    is_begun = true;
                     let jobs = match generations::read(&self.stores, &self.folder, number).await? {
                         Generation::Committed(manifest) => vec![manifest.job],
                         Generation::Aborted { jobs } => jobs,
@@ -120,15 +125,17 @@ impl Job {
                     known.extend(jobs.into_iter().map(|job| Attempt { job, generation: number }.tag()));
                 }
                 Kind::Tagged(tag) => data.push((object.name, Some(tag))),
+                Kind::Index => index = Some(object.name),
                 Kind::Other => data.push((object.name, None)),
             }
         }
         known.sort();
         known.dedup();
         let is_known = |tag: &Option<String>| tag.as_ref().is_some_and(|tag| known.binary_search(tag).is_ok());
-        match data.into_iter().find(|(_, tag)| !is_known(tag)) {
+        let foreign = data.into_iter().find(|(_, tag)| !is_known(tag)).map(|(name, _)| name);
+        match foreign.or(index.filter(|_| !is_begun)) {
             None => Ok(()),
-            Some((name, _)) => Err(Error::conflict(format!(
+            Some(name) => Err(Error::conflict(format!(
                 "\"{url}\" holds \"{name}\", which the job {} has not written",
                 self.attempt.job
             ))
@@ -206,6 +213,7 @@ impl Job {
             rows_out: files.iter().map(|file| file.rows).sum(),
             bad_rows: parts.values().map(|part| part.bad_rows).sum(),
             files,
+            index: BTreeMap::new(),
             bad_reasons,
             lineage: lineage.sources,
             costs: lineage.costs,
@@ -216,14 +224,21 @@ impl Job {
         }
     }
 
-    /// Commits the artifact by one write, and removes what is not part of it. If another process has committed the job,
-    /// its artifact is returned.
+    /// Writes the files of an index, which follow from the manifest's files, and commits the artifact by one write.
+    /// Then removes what is not part of it. If another process has committed the job, its artifact is returned.
     ///
     /// # Errors
     /// `Conflict` if the job was given up meanwhile, or another job was committed. `Unavailable` if the outcome is
     /// unknown: nothing is removed then, and opening the job again resolves it.
-    pub async fn commit(&self, manifest: Manifest) -> Result<Artifact> {
+    pub async fn commit(&self, mut manifest: Manifest, index: Vec<(String, Bytes)>) -> Result<Artifact> {
         let (number, id) = (self.generation(), &self.attempt.job);
+        for (name, bytes) in index {
+            manifest.index.insert(name.clone(), bytes.len() as u64);
+            if let Some(why) = manifest.misfit() {
+                return Err(Error::internal(format!("the job {id} cannot be committed: {why}")));
+            }
+            self.stores.put_durably(&self.folder.object(&name), bytes).await?;
+        }
         let generation = Generation::Committed(manifest);
         let is_ours = generations::write(&self.stores, &self.folder, number, &generation).await?;
         let there = match is_ours {

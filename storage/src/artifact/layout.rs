@@ -3,6 +3,7 @@
 //! | object | below the artifact's folder |
 //! |---|---|
 //! | data file | `<stem>-<tag>.<extension>` |
+//! | index for readers of a format | one of [`INDEX_NAMES`] |
 //! | digests of its blocks | `_forebay/blocks/<data file>` |
 //! | generation | `_forebay/generations/<number>` |
 //! | sign of life of a job | `_forebay/jobs/<job>/<generation>/claims/<number>` |
@@ -16,6 +17,9 @@ use std::fmt;
 use crate::listing::is_visible;
 use crate::{Error, Result, Stores};
 
+/// The names that readers of a format look for beside the data files. An attempt that is given up may leave such a file,
+/// and the next one replaces it.
+const INDEX_NAMES: &[&str] = &["index.json"];
 /// The folder of all that is not data.
 const OWN: &str = "_forebay";
 /// Maximum characters of a job's id.
@@ -116,6 +120,8 @@ pub(super) enum Kind {
     OfAttempt(Attempt),
     /// A data file or the digests of its blocks, with the tag.
     Tagged(String),
+    /// A file for readers of a format.
+    Index,
     Other,
 }
 
@@ -137,11 +143,19 @@ impl Kind {
     }
 
     fn of_data(name: &str) -> Self {
+        if is_index(name) {
+            return Self::Index;
+        }
         let file = name.rsplit('/').next().unwrap_or(name);
         let tag = file.rsplit_once('-').and_then(|(_, rest)| rest.split('.').next());
         let is_tag = |tag: &&str| tag.len() == 8 && tag.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
         tag.filter(is_tag).map_or(Self::Other, |tag| Self::Tagged(tag.to_owned()))
     }
+}
+
+/// Whether a name is of an index for readers of a format.
+pub(super) fn is_index(name: &str) -> bool {
+    INDEX_NAMES.contains(&name)
 }
 
 /// Whether a name is of a data file: a path below the folder that listing it would show.
@@ -176,7 +190,8 @@ mod tests {
         let file = format!("year=1/part-00001-{tag}.csv.gz");
         assert_eq!(kind(folder.blocks(&file)), Kind::Tagged(tag.clone()));
         assert_eq!(kind(folder.object(&file)), Kind::Tagged(tag));
-        for other in ["x.csv", "x-12.csv", "_forebay/x", "_forebay/generations/x", "a-1234567g.csv"] {
+        assert_eq!(Kind::of("index.json"), Kind::Index);
+        for other in ["x/index.json", "x.csv", "x-12.csv", "_forebay/x", "_forebay/generations/x", "a-1234567g.csv"] {
             assert_eq!(Kind::of(other), Kind::Other, "{other}");
         }
     }

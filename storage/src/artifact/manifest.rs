@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::digests::ContentDigest;
-use super::layout::is_data;
+use super::layout::{is_data, is_index};
 
 /// What an artifact consists of and comes from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -22,6 +22,8 @@ pub struct Manifest {
     pub schema: SchemaRef,
     /// The data files, in the order of their names, which is that of the rows.
     pub files: Vec<ArtifactFile>,
+    /// Files that readers of the format look for, with their sizes. Nothing here reads them.
+    pub index: BTreeMap<String, u64>,
     /// The number of rows that the job read.
     pub rows_in: u64,
     /// The number of rows in all files.
@@ -55,6 +57,9 @@ impl Manifest {
     pub(super) fn misfit(&self) -> Option<String> {
         if let Some(file) = self.files.iter().find(|file| !is_data(&file.name)) {
             return Some(format!("\"{}\" is not a name for a data file", file.name));
+        }
+        if let Some(name) = self.index.keys().find(|name| !is_index(name)) {
+            return Some(format!("\"{name}\" is not a name for an index"));
         }
         if let Some(pair) = self.files.windows(2).find(|pair| pair[0].name >= pair[1].name) {
             return Some(format!("\"{}\" comes twice or out of order", pair[1].name));

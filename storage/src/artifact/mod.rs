@@ -40,7 +40,7 @@
 //!     sources: BTreeMap::new(),
 //!     costs: serde_json::Value::Null,
 //! };
-//! job.commit(job.manifest(&job.parts().await?, lineage)?).await?;
+//! job.commit(job.manifest(&job.parts().await?, lineage)?, Vec::new()).await?;
 //! assert_eq!(Artifact::open(&stores, "memory:///numbers").await?.manifest().rows_out, 4);
 //! # Ok(())
 //! # }
@@ -51,6 +51,7 @@ mod claim;
 mod digests;
 mod gc;
 mod generations;
+mod holder;
 mod job;
 mod layout;
 mod manifest;
@@ -64,6 +65,7 @@ pub use catalog::{Catalog, Entry};
 pub use claim::{BEAT, Claim, SILENCE, Wait};
 pub use digests::ContentDigest;
 pub use gc::{Garbage, gc};
+pub use holder::holder_name;
 pub use job::{Job, JobState, Lineage};
 pub use manifest::{ArtifactFile, Manifest};
 pub use open::Artifact;

@@ -45,6 +45,8 @@ impl Artifact {
         };
         match latest.generation {
             Some(Generation::Committed(manifest)) => Ok(Some(Self::new(stores, folder, latest.number, manifest))),
+            // A local disk keeps folders whose files are gone.
+            None if stores.list(&folder.own()).await?.is_empty() => Ok(None),
             Some(_) if !has_attempt(stores, &folder, latest.number).await? => {
                 Err(Error::not_found(format!("the artifact in \"{}\" was removed", folder.url()))
                     .with_hint("run its job again"))

@@ -39,6 +39,7 @@ pub(super) fn beside<'a>(artifact: &Artifact, names: &[&'a str], is_over: impl F
     let is_beside = |name: &&&str| match Kind::of(name) {
         Kind::OfAttempt(attempt) => is_past(&attempt),
         Kind::Tagged(tag) => is_over(&tag) && !own.contains(**name),
+        Kind::Index => !artifact.manifest().index.contains_key(**name),
         Kind::Generation(_) | Kind::Other => false,
     };
     names.iter().filter(is_beside).copied().collect()

@@ -84,7 +84,8 @@ async fn of_two_jobs_in_one_folder_one_is_committed() {
             job.record(number, write_part(job, number, "parquet").await.unwrap()).await.unwrap();
         }
     }
-    let commit = async |job: &Job| job.commit(job.manifest(&job.parts().await.unwrap(), lineage()).unwrap()).await;
+    let commit =
+        async |job: &Job| job.commit(job.manifest(&job.parts().await.unwrap(), lineage()).unwrap(), Vec::new()).await;
     commit(&one).await.unwrap();
     let error = commit(&other).await.unwrap_err();
     assert_eq!(error.to_string(), format!("\"{url}\" holds the artifact of the job job1, and this is job job2"));
@@ -162,4 +163,39 @@ async fn an_unfinished_folder_is_no_table_and_no_artifact() {
     }
     run(&stores, root, url, "job1", "p").await.unwrap();
     assert_eq!(support::open_and_read(&stores, url).await.unwrap(), support::expected());
+}
+
+#[tokio::test]
+async fn an_index_lies_beside_the_files_of_the_artifact() {
+    let (_folder, roots) = folders();
+    for root in roots {
+        let (stores, url) = (Stores::new(), format!("{root}/artifacts/a"));
+        stores.put(&format!("{url}/index.json"), "theirs".into()).await.unwrap();
+        let error = run(&stores, &root, &url, "job1", "p").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Conflict);
+        assert!(error.to_string().contains("index.json"), "{error}");
+        stores.delete(&format!("{url}/index.json")).await.unwrap();
+        let artifact = run(&stores, &root, &url, "job1", "p").await.unwrap();
+        let names: Vec<&str> = artifact.manifest().files.iter().map(|file| &*file.name).collect();
+        let index = stores.get(&format!("{url}/index.json")).await.unwrap();
+        assert_eq!(index, names.join(" "));
+        assert_eq!(artifact.manifest().index, [("index.json".to_owned(), index.len() as u64)].into());
+        assert_eq!(run(&stores, &root, &url, "job1", "q").await.unwrap().manifest(), artifact.manifest());
+        assert!(stores.get(&format!("{url}/index.json")).await.is_ok());
+    }
+}
+
+#[tokio::test]
+async fn a_released_claim_is_free_at_once() {
+    let stores = Stores::new();
+    let JobState::Open(job) = Job::open(&stores, "memory:///released", "job1").await.unwrap() else { panic!() };
+    let never = |_| -> futures::future::BoxFuture<'static, ()> { panic!("nobody is waited for") };
+    let mut claim = job.claim("p", &never).await.unwrap().unwrap();
+    claim.beat().await.unwrap();
+    claim.release().await.unwrap();
+    let claim = job.claim("q", &never).await.unwrap().unwrap();
+    // A holder that lost its claim releases nothing of the next one.
+    let mut taken = job.claim("r", &at_once).await.unwrap().unwrap();
+    claim.release().await.unwrap();
+    assert!(taken.beat().await.unwrap());
 }

@@ -16,7 +16,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use serde_json::Value;
 
-use super::support::{FINGERPRINT, at_once, no_orphans, number};
+use super::support::{FINGERPRINT, at_once, index, no_orphans, number};
 
 const ROOT: &str = "memory:///root";
 const URL: &str = "memory:///root/artifacts/a";
@@ -135,7 +135,7 @@ impl World {
         }
         Catalog::new(&self.stores, ROOT)?.record(FINGERPRINT, URL).await?;
         self.pause().await;
-        let committed = job.commit(job.manifest(&parts, lineage())?).await;
+        let committed = job.commit(job.manifest(&parts, lineage())?, index(&parts)).await;
         if let Err(error) = &committed
             && error.kind() == ErrorKind::Unavailable
         {
@@ -315,9 +315,9 @@ async fn the_protocol_holds() {
     }
     // A run of nothing but failures proves nothing.
     if seeds >= 500 {
-        let often = seeds / 20;
-        assert!(all.committed > seeds && all.given_up > often && all.unknown > often && all.read > seeds, "{all:?}");
-        assert!(all.fired.iter().all(|fired| *fired > seeds), "{all:?}");
+        let (often, rarely) = (seeds / 4, seeds / 20);
+        assert!(all.committed > seeds && all.read > often && all.given_up > rarely && all.unknown > rarely, "{all:?}");
+        assert!(all.fired.iter().all(|fired| *fired > often), "{all:?}");
     }
     println!("{all:?}");
 }

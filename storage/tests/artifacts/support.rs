@@ -107,7 +107,13 @@ pub(crate) async fn run_as(
         }
     }
     Catalog::new(stores, root)?.record(FINGERPRINT, url).await?;
-    job.commit(job.manifest(&parts, lineage())?).await
+    job.commit(job.manifest(&parts, lineage())?, index(&parts)).await
+}
+
+/// An index that names the files.
+pub(crate) fn index(parts: &BTreeMap<u64, Part>) -> Vec<(String, Bytes)> {
+    let names: Vec<&str> = parts.values().flat_map(|part| &part.files).map(|file| &*file.name).collect();
+    vec![("index.json".to_owned(), names.join(" ").into())]
 }
 
 pub(crate) fn spec(url: &str, format: &str) -> DatasetSpec {
@@ -161,7 +167,7 @@ pub(crate) async fn no_orphans(stores: &Stores, url: &str) -> std::result::Resul
     let manifest = artifact.manifest();
     let own = format!("_forebay/jobs/{}/{}/", manifest.job, artifact.generation());
     let files = manifest.files.iter().flat_map(|file| [file.name.clone(), format!("_forebay/blocks/{}", file.name)]);
-    let expected: BTreeSet<String> = files.collect();
+    let expected: BTreeSet<String> = files.chain(manifest.index.keys().cloned()).collect();
     let found: BTreeSet<String> = names.into_iter().filter(|name| !name.starts_with(&own)).collect();
     if found == expected { Ok(()) } else { Err(format!("in {url} are {found:?} instead of {expected:?}")) }
 }

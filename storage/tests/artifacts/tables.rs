@@ -35,8 +35,8 @@ async fn a_copied_moved_or_rewritten_artifact_is_the_same_dataset() {
         for (name, job) in [("a", "job1"), ("b", "job1"), ("c", "another")] {
             let url = format!("{root}/{name}");
             run(&stores, root, &url, job, "p").await.unwrap();
-            copy(&stores, &url, &format!("{url}/../copies/{name}")).await;
-            for url in [url.clone(), format!("{root}/copies/{name}")] {
+            copy(&stores, &url, &format!("{root}-copies/{name}")).await;
+            for url in [url.clone(), format!("{root}-copies/{name}")] {
                 let dataset = Dataset::open(&stores, &spec(&url, "parquet")).await.unwrap();
                 assert_eq!(read(&dataset).await.unwrap(), expected(), "{url}");
                 ids.push(dataset.snapshot().id().to_owned());
@@ -135,7 +135,7 @@ async fn folders_of_a_column_are_columns() {
         }
         let (costs, facts, bad_reasons) = (Value::Null, Value::Null, BTreeMap::new());
         let part = Part { files, rows_in: 2 * ROWS, bad_rows: 0, bad_reasons, costs, facts };
-        job.commit(job.manifest(&[(0, part)].into(), lineage()).unwrap()).await.unwrap();
+        job.commit(job.manifest(&[(0, part)].into(), lineage()).unwrap(), Vec::new()).await.unwrap();
         let dataset = Dataset::open(&stores, &spec(url, "parquet")).await.unwrap();
         assert_eq!(dataset.schema().field(2).name(), "year");
         let last = dataset.row_ranges(1 << 20).pop().unwrap();
