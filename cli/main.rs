@@ -7,6 +7,7 @@ mod exit;
 mod explain;
 mod flags;
 mod formats;
+mod gc;
 mod logs;
 mod materialize;
 mod memory;
@@ -59,6 +60,8 @@ enum Command {
     Explain(explain::Arguments),
     /// Write the samples of one epoch of a pipeline to files, once: an interrupted run resumes.
     Materialize(Box<materialize::Arguments>),
+    /// Remove what stored samples leave behind under the root: unfinished jobs, and artifacts that nothing names.
+    Gc(gc::Arguments),
     /// Serve the pipelines of scripts over Arrow Flight.
     Serve(Box<serve::Arguments>),
     /// Compute windows for a dispatcher, together with other workers.
@@ -89,6 +92,7 @@ fn main() -> ExitCode {
                 Command::Preview(arguments) => preview::execute(arguments).await,
                 Command::Explain(arguments) => explain::execute(arguments).await,
                 Command::Materialize(arguments) => materialize::execute(*arguments).await,
+                Command::Gc(arguments) => gc::execute(arguments).await,
                 Command::Serve(arguments) => serve::execute(*arguments).await,
                 Command::Worker(arguments) => worker::execute(*arguments).await,
                 Command::Status(arguments) => status::execute(arguments).await,

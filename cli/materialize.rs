@@ -1,6 +1,5 @@
 //! `forebay materialize`: writes a pipeline's samples to files.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

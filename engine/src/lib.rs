@@ -70,8 +70,9 @@ pub use forebay_diagnostics::nearest;
 pub use forebay_arrays as arrays;
 pub use forebay_arrays::digest;
 
-/// The file formats of tables: their descriptors and their reference.
-pub use forebay_storage::{StoreWait, formats};
+/// The file formats of tables and of jobs: their descriptors and their reference.
+pub use forebay_storage::artifact::Garbage;
+pub use forebay_storage::{StoreWait, formats, writers};
 
 /// The preprocessing operators: their descriptors and their reference.
 pub use forebay_operators as operators;

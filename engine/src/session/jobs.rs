@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use forebay_protocol::{FeedOptions, JobOptions, OptionSet, OptionSpec};
 use forebay_sql::{MaterializeDefinition, MaterializeSource};
-use forebay_storage::artifact::Catalog;
+use forebay_storage::artifact::{self, Catalog, Garbage};
+use futures::future::BoxFuture;
 
 use super::Session;
 use super::outputs::Output;
@@ -45,6 +46,17 @@ impl Session {
         }
         let job = Job::open(feed, &catalog.kept(&fingerprint), &options, self.window_memory_bytes).await?;
         job.run(&JobProgress::default()).await
+    }
+
+    /// Removes what nothing names from the artifacts under the root: unfinished jobs that no process works on, and
+    /// artifacts without an entry in the catalog. Waits 30 seconds if there are unfinished jobs, for signs of life. With
+    /// `dry_run`, only finds them.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn collect_garbage(&self, dry_run: bool) -> Result<Garbage> {
+        let wait = |duration| -> BoxFuture<'static, ()> { Box::pin(tokio::time::sleep(duration)) };
+        Ok(artifact::gc(&self.stores, &self.root, dry_run, &wait).await?)
     }
 
     async fn job_of(&self, pipeline: Arc<Pipeline>, feed: &FeedOptions, to: &str, options: &JobOptions) -> Result<Job> {

@@ -12,6 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use futures::{StreamExt, TryStreamExt, stream};
+use serde::Serialize;
 
 use super::catalog::{Catalog, Entry};
 use super::claim::{SILENCE, Wait};
@@ -26,7 +27,7 @@ use crate::{Error, ErrorKind, Result, Stores};
 const DELETES_AT_ONCE: usize = 16;
 
 /// What was removed, or would be.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Garbage {
     /// The folders of artifacts without an entry.
     pub artifacts: Vec<String>,
