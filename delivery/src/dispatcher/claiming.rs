@@ -122,7 +122,7 @@ impl<P: Plan> Dispatcher<P> {
         if contact.has_left && message.claims.held.is_empty() {
             group.ended.insert(rank, session);
         }
-        let ended = group.hear_of_ended(message);
+        let ended = group.hear_of_ended(message, is_whole);
         let all_here = group.awaited(world_size).is_empty();
         // Wakes the other ranks: the set of awaited ranks, or of claims to grant, may have changed.
         self.revision += u64::from(is_new || is_whole || !ended.is_empty() || all_here == group.awaiting.is_some());

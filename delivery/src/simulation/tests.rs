@@ -6,6 +6,8 @@ use crate::rules::{ALL, RARE, break_rule};
 
 /// The most lines that are shown of a failing seed's trace.
 const TRACE_LINES_MAX: u64 = 400;
+/// The most failing seeds that are listed.
+const FAILING_MAX: usize = 1_000;
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
@@ -43,7 +45,8 @@ fn seeds_deliver_each_sample_once_and_end() {
         let trace = run(*seed, true).trace;
         let shown = trace.len().saturating_sub(number("FOREBAY_SIMULATION_LINES", TRACE_LINES_MAX) as usize);
         println!("{}\n", trace[shown..].join("\n"));
-        let others: Vec<_> = failing.iter().take(10).map(|(seed, violation)| format!("{seed}: {violation}")).collect();
+        let others: Vec<_> =
+            failing.iter().take(FAILING_MAX).map(|(seed, violation)| format!("{seed}: {violation}")).collect();
         panic!("{} seeds fail; the first, {seed}: {violation}\n{}", failing.len(), others.join("\n"));
     }
     if seeds >= 1_000 {
