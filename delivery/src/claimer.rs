@@ -287,12 +287,6 @@ impl Claimer {
         self.held.is_empty() && ended.is_some_and(|ended| ended.session == self.session)
     }
 
-    /// Returns whether the rank has said, to a dispatcher that may not have heard it, that it takes no more claims.
-    #[cfg(test)]
-    pub(crate) fn is_leaving(&self) -> bool {
-        self.is_leaving
-    }
-
     /// Returns the job's name.
     pub(crate) fn job(&self) -> &str {
         &self.job

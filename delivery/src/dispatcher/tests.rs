@@ -582,6 +582,22 @@ fn a_rank_that_has_ended_is_not_awaited_when_another_resumes() {
 }
 
 #[test]
+fn a_dispatcher_that_has_just_started_takes_the_end_of_a_rank_from_its_last_message() {
+    let mut first = dispatcher(1, &["f"]);
+    let (mut zero, mut one, mut worker) = (rank(0, 5), rank(1, 6), worker(7, "w7", 1_000));
+    for _ in 0..8 {
+        let _ = (claim(&mut first, &mut zero), claim(&mut first, &mut one));
+        exchange(&mut first, &mut worker, LATER);
+    }
+    finish(&mut first, &mut one, &mut worker);
+    // Rank 0 has not heard of the end, and the dispatcher that has restarts.
+    let mut second = dispatcher(2, &["f"]);
+    second.claim_sync(&one.leave(), LATER).expect("the newest");
+    zero.turn();
+    assert_eq!(finish(&mut second, &mut zero, &mut worker).len(), 2);
+}
+
+#[test]
 fn a_rank_resumes_from_before_claims_of_a_rank_that_has_ended() {
     let mut dispatcher = dispatcher(1, &["f"]);
     let (mut zero, mut one, mut worker) = (rank(0, 5), rank(1, 6), worker(7, "w7", 1_000));

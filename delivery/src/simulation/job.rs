@@ -33,7 +33,7 @@ struct End {
     session: u64,
     /// Whether a dispatcher has acknowledged it.
     is_known: bool,
-    /// How often dispatchers had been started then.
+    /// How often dispatchers had been started when it was first said.
     dispatchers_started: u64,
 }
 
@@ -343,7 +343,7 @@ impl DynamicJob {
 
     /// Closes the connections of a process that is gone.
     fn close(&mut self, world: &mut World, member: Member) {
-        self.is_again |= member.trainer.claimer().is_leaving();
+        self.is_again |= member.leaving_since.is_some();
         member.close(world);
     }
 
@@ -483,7 +483,7 @@ impl DynamicJob {
         let Some(mut member) = self.places[rank].member.take() else { return };
         member.leave(world);
         let claimer = member.trainer.claimer();
-        let dispatchers_started = world.dispatchers_started;
+        let dispatchers_started = member.leaving_since.unwrap_or(world.dispatchers_started);
         let end = End { session: claimer.session(), is_known: claimer.has_ended(), dispatchers_started };
         let place = &mut self.places[rank];
         place.has_ended = Some(end);
