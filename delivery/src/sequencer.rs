@@ -23,7 +23,7 @@ mod leasing;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use blame::{Losses, UNREPORTED_MAX};
+use blame::Losses;
 pub use event::{Event, LeaseId, ReaderId, WorkerId, WorkerLimits};
 use leasing::ReadersAt;
 
@@ -429,41 +429,6 @@ impl<P: Plan> Sequencer<P> {
             }
         }
         dropped
-    }
-
-    fn is_suspicious(&self, window: WindowId) -> bool {
-        let held = self.windows.get(&window).map(|held| &held.losses);
-        held.or_else(|| self.remembered.get(&window)).is_some_and(Losses::are_suspicious)
-    }
-
-    /// Counts the loss of a worker against the windows that it was computing, and gives up those that lost too many.
-    /// With `is_shared`, it was computing windows of other feeds as well, so that none was alone.
-    fn blame(&mut self, worker: WorkerId, is_shared: bool) {
-        let blames_all = !holds(Rule::OnlyWindowsAtWorkAreBlamed);
-        let mut blamed = Vec::new();
-        let mut waiting = Vec::new();
-        for (window, copy) in self.copies_of(worker) {
-            if copy.at_work || (blames_all && copy.state < ReplicaState::Ready) {
-                blamed.push(window);
-            } else if copy.state < ReplicaState::Ready {
-                waiting.push((self.distance(window).unwrap_or(u64::MAX), window));
-            }
-        }
-        waiting.sort_unstable();
-        blamed.extend(waiting.into_iter().take(UNREPORTED_MAX).map(|(_, window)| window));
-        for window in blamed {
-            let Some(WindowEntry { copies, losses, failed, .. }) = self.windows.get_mut(&window) else { continue };
-            // A worker that has not reported the lease may still have computed the windows that were taken from it.
-            let was_alone = |copy: &Replica| copy.worker == worker && copy.is_alone && copy.is_reported;
-            losses.count(Some(worker), !is_shared && copies.iter().any(was_alone));
-            *failed |= losses.are_too_many();
-        }
-    }
-
-    /// Counts a worker against no window, because it lives. Windows that were given up stay so for their readers.
-    /// Returns whether it was counted.
-    fn acquit(&mut self, worker: WorkerId) -> bool {
-        self.windows.values_mut().fold(false, |was_counted, held| held.losses.acquit(worker) || was_counted)
     }
 
     /// Retries failed windows for a reader that joins, because it may have restarted after the failure. If its job
