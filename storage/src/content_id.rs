@@ -6,10 +6,17 @@ use crate::formats::options::FormatOptionValue;
 use crate::formats::table_format::TableFormat;
 use crate::source_file::{Cuts, SourceFile};
 
-/// The id of a snapshot of these files. `first_name` is the first file's path below the dataset's folder.
+/// The id of a snapshot of these files. `first_name` is the first file's path below the dataset's folder, and
+/// `has_path_column` says whether the files' names are values of a column.
 ///
 /// Hashes its own encoding, so that the id does not depend on how serde or Arrow write these types.
-pub(crate) fn content_id(format: &TableFormat, schema: &Schema, first_name: &str, files: &[SourceFile]) -> String {
+pub(crate) fn content_id(
+    format: &TableFormat,
+    schema: &Schema,
+    first_name: &str,
+    has_path_column: bool,
+    files: &[SourceFile],
+) -> String {
     let mut hash = ContentHash(blake3::Hasher::new());
     hash.text("forebay snapshot 1");
     hash.text(format.descriptor().name);
@@ -35,11 +42,23 @@ pub(crate) fn content_id(format: &TableFormat, schema: &Schema, first_name: &str
         hash.text(first_name);
     }
     for file in files {
-        hash.text(&file.path);
-        hash.number(file.size);
-        match file.lasting_etag() {
-            Some(etag) => hash.text(etag),
-            None => hash.text(&format!("modified {}", file.modified_ms)),
+        match &file.content {
+            Some(content) => {
+                // Not a path, since those are not empty.
+                hash.text("");
+                hash.text(&content.digest.to_string());
+                // The names of folders may be columns. That of the file may if there is a column of paths.
+                let name = file.name_in_artifact();
+                hash.text(if has_path_column { name } else { name.rsplit_once('/').map_or("", |(folder, _)| folder) });
+            }
+            None => {
+                hash.text(&file.path);
+                hash.number(file.size);
+                match file.lasting_etag() {
+                    Some(etag) => hash.text(etag),
+                    None => hash.text(&format!("modified {}", file.modified_ms)),
+                }
+            }
         }
         hash.number(file.groups.len() as u64);
         for group in &file.groups {

@@ -92,9 +92,13 @@ impl Dataset {
     /// Like [`open`](Self::open). If an earlier opening found the same files, uses what it kept.
     pub async fn open_keeping(stores: &Stores, spec: &DatasetSpec, keeping: Option<Keeping<'_>>) -> Result<Self> {
         check_spec(spec)?;
-        let files = listing::list(stores, &spec.location, spec.format.descriptor()).await?;
+        let (files, columns) = listing::list(stores, &spec.location, spec.format.descriptor()).await?;
         let location = stores.locate(&spec.location)?.display();
         let mut spec = DatasetSpec { location, ..spec.clone() };
+        // What an artifact's job wrote as texts are not numbers, whatever they look like.
+        if spec.schema.is_none() && spec.format.descriptor().may_declare_columns {
+            spec.schema = columns;
+        }
         if spec.format.descriptor().names_are_data {
             // No folder's name is lost without columns.
             spec.path_columns = spec.path_columns.where_common(&files);
@@ -150,7 +154,7 @@ impl Dataset {
         };
         check_names(&file_schema, &files)?;
         let schema = path_values.with_columns_of(&file_schema, files.first())?;
-        let snapshot = Arc::new(Snapshot::new(format, &schema, &files, groups));
+        let snapshot = Arc::new(Snapshot::new(&spec, &schema, &files, groups)?);
         // Names that are data are listed again, so nothing would be saved.
         let is_read = !spec.format.descriptor().names_are_data;
         if let Some(keeping) = keeping.filter(|keeping| is_read && begun.elapsed() >= keeping.after) {
@@ -182,7 +186,7 @@ impl Dataset {
         schema: SchemaRef,
     ) -> Result<Self> {
         check_names(&schema, &files)?;
-        snapshot.check(&spec.format, &schema, &files)?;
+        snapshot.check(spec, &schema, &files)?;
         let path_values = PathValues::of(&spec.path_columns, spec.path_column.as_deref(), &files)?;
         let file_schema = path_values.without(&schema)?;
         let request = ReaderRequest { files: files.len(), options: spec.format.options(), schema: &file_schema };
@@ -210,12 +214,13 @@ impl Dataset {
             modified_ms: 0,
             relative: Arc::clone(&display),
             display,
+            verifier: None,
         }];
         check_names(&schema, &files)?;
-        let format = TableFormat::in_memory();
-        let snapshot = Arc::new(Snapshot::new(&format, &schema, &files, vec![groups]));
         let (location, path_columns) = (name.to_owned(), PathColumns::Ignored);
+        let format = TableFormat::in_memory();
         let spec = DatasetSpec { location, format, schema: None, path_columns, path_column: None };
+        let snapshot = Arc::new(Snapshot::new(&spec, &schema, &files, vec![groups])?);
         let (file_schema, path_values, reader) = (Arc::clone(&schema), PathValues::none(), Box::new(reader));
         Ok(Self { inner: Arc::new(DatasetInner { spec, schema, file_schema, path_values, snapshot, files, reader }) })
     }

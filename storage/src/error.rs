@@ -63,6 +63,10 @@ impl Error {
         Self::new(ErrorKind::Data, message)
     }
 
+    pub(crate) fn unavailable(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Unavailable, message)
+    }
+
     pub(crate) fn internal(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Internal, message)
     }

@@ -98,7 +98,8 @@ fn parsed(bytes: &Bytes, files: &str) -> Result<Option<(SchemaRef, Snapshot)>> {
 fn files_id(files: &[PinnedFile]) -> String {
     let mut hash = blake3::Hasher::new();
     for file in files {
-        let version = file.etag.as_deref().unwrap_or_default();
+        let digest = file.verifier.as_ref().map(|verifier| verifier.content.digest.to_string());
+        let version = digest.as_deref().or(file.etag.as_deref()).unwrap_or_default();
         for text in [&*file.display, version] {
             hash.update(&(text.len() as u64).to_le_bytes());
             hash.update(text.as_bytes());

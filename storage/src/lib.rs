@@ -42,17 +42,21 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod artifact;
 pub mod conformance;
 mod content_id;
 mod dataset;
 mod detection;
 mod dictionary;
+mod durable;
 mod error;
 mod extension;
+pub mod faults;
 pub mod formats;
 mod keeping;
 mod lake;
 mod listing;
+mod objects;
 mod path_columns;
 mod pinned;
 mod schema;
@@ -73,12 +77,13 @@ pub use error::{Error, ErrorKind, Result};
 pub use formats::parquet::write_parquet;
 pub use formats::table_format::TableFormat;
 pub use keeping::Keeping;
+pub use objects::{Object, Upload};
 pub use path_columns::PathColumns;
 pub use pinned::{PinnedFile, for_all};
 pub use schema::schema_text;
 pub use snapshot::Snapshot;
 pub use snapshot_text::{SnapshotReader, SnapshotText};
-pub use source_file::{Cuts, RowGroup, RowRange, SourceFile};
+pub use source_file::{Cuts, FileContent, RowGroup, RowRange, SourceFile};
 pub use statistics::{ColumnStatistics, Of, RangeStatistics};
 pub use stores::Stores;
 pub use waits::StoreWait;

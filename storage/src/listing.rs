@@ -9,6 +9,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use arrow::datatypes::SchemaRef;
 use forebay_diagnostics::nearest;
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
@@ -16,6 +17,7 @@ use globset::{GlobBuilder, GlobMatcher};
 use object_store::path::Path;
 use object_store::{ListResult, ObjectMeta, ObjectStore, ObjectStoreExt};
 
+use crate::artifact::{KeptBlocks, Verifier, artifact_files};
 use crate::extension::has_extension;
 use crate::formats::format::FormatDescriptor;
 use crate::lake::{LakeTables, check_above};
@@ -33,9 +35,14 @@ const WILDCARDS: [char; 4] = ['*', '?', '[', '{'];
 /// The wildcards among them. Braces list names.
 const UNNAMED: [char; 3] = ['*', '?', '['];
 
-/// The files at `location`, in the order of their paths.
-pub(crate) async fn list(stores: &Stores, location: &str, format: &FormatDescriptor) -> Result<Vec<PinnedFile>> {
+/// The files at `location`, in the order of their paths. For an [artifact](crate::artifact), also the columns in them.
+pub(crate) async fn list(
+    stores: &Stores,
+    location: &str,
+    format: &FormatDescriptor,
+) -> Result<(Vec<PinnedFile>, Option<SchemaRef>)> {
     let place = stores.locate(location)?;
+    let mut columns = None;
     let mut files = match head(&place).await? {
         Some(meta) => {
             let name = meta.location.filename().unwrap_or_default().to_owned();
@@ -43,11 +50,17 @@ pub(crate) async fn list(stores: &Stores, location: &str, format: &FormatDescrip
         }
         None => match split_glob(&place.path) {
             Some((folder, pattern)) => list_glob(&place, &folder, &pattern, format).await?,
-            None => list_folder(&place, format).await?,
+            None => match artifact_files(stores, &place, format).await? {
+                Some((files, schema)) => {
+                    columns = Some(schema);
+                    files
+                }
+                None => list_folder(&place, format).await?,
+            },
         },
     };
     files.sort_by(|a, b| a.display.cmp(&b.display));
-    Ok(files)
+    Ok((files, columns))
 }
 
 /// The files at all of these locations, in the order of their paths, and one glob that names the locations.
@@ -67,7 +80,7 @@ pub(crate) async fn list_all(
                 place.display()
             )));
         }
-        files.append(&mut list(stores, location, format).await?);
+        files.append(&mut list(stores, location, format).await?.0);
         places.push(place);
     }
     files.sort_by(|a, b| a.display.cmp(&b.display));
@@ -123,8 +136,13 @@ pub(crate) fn pinned(stores: &Stores, location: &str, files: &[SourceFile]) -> R
     }
     let glob = split_glob(&place.path);
     let folder = glob.as_ref().map_or(&place.path, |(folder, _)| folder);
+    let kept = KeptBlocks::default();
     let pin = |file: &SourceFile| {
         let path = place.path_of(&file.path)?;
+        let verifier = match file.content {
+            Some(content) => Some(Verifier::of(&path, content, kept.clone())?),
+            None => None,
+        };
         // As in the listing: if the location is a file, there is no folder, and the path is its name.
         let relative = match path == place.path {
             true => path.filename().map(str::to_owned),
@@ -138,6 +156,7 @@ pub(crate) fn pinned(stores: &Stores, location: &str, files: &[SourceFile]) -> R
             size: file.size,
             etag: file.lasting_etag().cloned(),
             modified_ms: file.modified_ms,
+            verifier,
         })
     };
     let pin_or_refuse = |file| {
@@ -291,8 +310,16 @@ pub(crate) fn split_glob(path: &Path) -> Option<(Path, String)> {
 pub(crate) fn visible_below(folder: &Path, file: &Path) -> Option<String> {
     let parts: Vec<_> = file.prefix_match(folder)?.collect();
     let names: Vec<&str> = parts.iter().map(AsRef::as_ref).collect();
-    let hidden = names.iter().any(|name| name.starts_with(['.', '_']));
-    (!names.is_empty() && !hidden).then(|| names.join("/"))
+    (!names.is_empty() && names.iter().all(|name| is_visible_name(name))).then(|| names.join("/"))
+}
+
+/// Whether neither the file nor a folder on the way is hidden.
+pub(crate) fn is_visible(path: &str) -> bool {
+    path.split('/').all(is_visible_name)
+}
+
+fn is_visible_name(name: &str) -> bool {
+    !name.starts_with(['.', '_'])
 }
 
 fn pin(place: &StoreLocation, meta: ObjectMeta, relative: &str) -> PinnedFile {
@@ -304,6 +331,7 @@ fn pin(place: &StoreLocation, meta: ObjectMeta, relative: &str) -> PinnedFile {
         size: meta.size,
         etag: meta.e_tag,
         modified_ms: meta.last_modified.timestamp_millis(),
+        verifier: None,
     }
 }
 

@@ -8,10 +8,11 @@ use std::borrow::Cow;
 use arrow::datatypes::Schema;
 use serde::{Deserialize, Serialize, Serializer};
 
+use crate::artifact::ContentDigest;
 use crate::content_id::content_id;
-use crate::formats::table_format::TableFormat;
+use crate::dataset::DatasetSpec;
 use crate::pinned::PinnedFile;
-use crate::source_file::{Cuts, RowGroup, RowRange, SourceFile, row_ranges};
+use crate::source_file::{Cuts, FileContent, RowGroup, RowRange, SourceFile, row_ranges};
 use crate::{Error, Result};
 
 /// A snapshot from another process may hold any numbers. Sums of a few numbers below this limit do not overflow.
@@ -29,7 +30,12 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    pub(crate) fn new(format: &TableFormat, schema: &Schema, files: &[PinnedFile], groups: Vec<Vec<RowGroup>>) -> Self {
+    pub(crate) fn new(
+        spec: &DatasetSpec,
+        schema: &Schema,
+        files: &[PinnedFile],
+        groups: Vec<Vec<RowGroup>>,
+    ) -> Result<Self> {
         let mut rows = 0;
         let sources: Vec<SourceFile> = files
             .iter()
@@ -46,22 +52,31 @@ impl Snapshot {
                     first_sample_id,
                     rows: file_rows,
                     groups,
+                    content: file.verifier.as_ref().map(|verifier| verifier.content),
                 }
             })
             .collect();
-        let id = content_id(format, schema, first_name(files), &sources);
-        Self { id, rows, files: sources }
+        let differs = |file: &&SourceFile| file.content.is_some_and(|content| content.rows != file.rows);
+        if let Some(file) = sources.iter().find(differs) {
+            let expected = file.content.map_or(0, |content| content.rows);
+            return Err(Error::data(format!(
+                "\"{}\" has {} rows, and its artifact's manifest says {expected}",
+                file.path, file.rows
+            )));
+        }
+        let id = id(spec, schema, files, &sources);
+        Ok(Self { id, rows, files: sources })
     }
 
     /// Fails unless [`Snapshot::new`] would create this snapshot from these files, because an id from another process
     /// is not trusted.
-    pub(crate) fn check(&self, format: &TableFormat, schema: &Schema, files: &[PinnedFile]) -> Result<()> {
+    pub(crate) fn check(&self, spec: &DatasetSpec, schema: &Schema, files: &[PinnedFile]) -> Result<()> {
         for file in &self.files {
-            if let Some(why) = file.groups.iter().find_map(|group| format.format().misfit(file, group)) {
+            if let Some(why) = file.groups.iter().find_map(|group| spec.format.format().misfit(file, group)) {
                 return Err(Error::invalid(format!("\"{}\" in the snapshot: {why}", file.path)));
             }
         }
-        match content_id(format, schema, first_name(files), &self.files) {
+        match id(spec, schema, files, &self.files) {
             content if content == self.id => Ok(()),
             content => Err(Error::conflict(format!(
                 "the snapshot was altered: its id is {}, but its format, columns and files make {content}",
@@ -84,7 +99,8 @@ impl Snapshot {
         &first.path[..slash.map_or(0, |at| at + 1)]
     }
 
-    /// The hash, in hexadecimal, of the format, the schema, and each file's path, size, version and row groups.
+    /// The hash, in hexadecimal, of the format, the schema, and each file's path, size, version and row groups. For an
+    /// artifact's files, their digests take the place of paths, sizes and versions.
     pub fn id(&self) -> &str {
         &self.id
     }
@@ -121,9 +137,17 @@ pub(crate) struct Written<'a> {
     pub(crate) files: Vec<WrittenFile<'a>>,
 }
 
-/// Path after the folder, size, modification time in milliseconds, etag, groups.
+/// Path after the folder, size, modification time in milliseconds, etag, groups; for a file of an artifact, its digest
+/// and the number of folders to it.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct WrittenFile<'a>(Cow<'a, str>, u64, i64, Option<Cow<'a, str>>, Vec<WrittenGroup>);
+pub(crate) struct WrittenFile<'a>(
+    Cow<'a, str>,
+    u64,
+    i64,
+    Option<Cow<'a, str>>,
+    Vec<WrittenGroup>,
+    #[serde(default, skip_serializing_if = "Option::is_none")] Option<(ContentDigest, u32)>,
+);
 
 /// Rows, bytes, offset, length, cuts.
 #[derive(Serialize, Deserialize)]
@@ -181,7 +205,8 @@ impl SourceFile {
         let group = |g: &RowGroup| WrittenGroup(g.rows, g.bytes, g.offset, g.length, (&g.cuts).into());
         let groups = self.groups.iter().map(group).collect();
         let name = self.path[folder.len()..].into();
-        WrittenFile(name, self.size, self.modified_ms, self.etag.as_deref().map(Cow::from), groups)
+        let content = self.content.map(|content| (content.digest, content.folders));
+        WrittenFile(name, self.size, self.modified_ms, self.etag.as_deref().map(Cow::from), groups, content)
     }
 }
 
@@ -216,7 +241,7 @@ impl FilesChecked {
             Ok::<_, Error>(())
         };
         let count = |length: usize| u32::try_from(length).map(|_| ()).map_err(|_| damaged("it has too many files"));
-        let WrittenFile(name, size, modified_ms, etag, groups) = file;
+        let WrittenFile(name, size, modified_ms, etag, groups, content) = file;
         let path = format!("{folder}{name}");
         if self.files.last().is_some_and(|before| before.path >= path) {
             return Err(damaged(&format!("\"{path}\" is out of order")));
@@ -233,7 +258,9 @@ impl FilesChecked {
             first_row += group_rows;
         }
         let etag = etag.map(Cow::into_owned);
-        self.files.push(SourceFile { path, size, etag, modified_ms, first_sample_id, rows: first_row, groups: found });
+        let rows = first_row;
+        let content = content.map(|(digest, folders)| FileContent { digest, rows, folders });
+        self.files.push(SourceFile { path, size, etag, modified_ms, first_sample_id, rows, groups: found, content });
         Ok(())
     }
 
@@ -241,6 +268,10 @@ impl FilesChecked {
     pub(crate) fn snapshot(self, id: String) -> Snapshot {
         Snapshot { id, rows: self.rows, files: self.files }
     }
+}
+
+fn id(spec: &DatasetSpec, schema: &Schema, files: &[PinnedFile], sources: &[SourceFile]) -> String {
+    content_id(&spec.format, schema, first_name(files), spec.path_column.is_some(), sources)
 }
 
 /// The first file's path below the dataset's folder. It determines where the folder is.
@@ -253,6 +284,7 @@ mod tests {
     use arrow::datatypes::{DataType, Field};
 
     use super::*;
+    use crate::TableFormat;
 
     fn snapshot(rows: &[u64]) -> Snapshot {
         let mut first = 0;
@@ -274,6 +306,7 @@ mod tests {
                     length: 0,
                     cuts: Cuts::Nowhere,
                 }],
+                content: None,
             }
         });
         let files = files.collect();
@@ -302,7 +335,7 @@ mod tests {
         };
         let files = snapshot(&[1, 2]).files;
         let id = |format: &str, schema: &Schema, files: &[SourceFile]| {
-            content_id(&TableFormat::named(format).unwrap(), schema, "", files)
+            content_id(&TableFormat::named(format).unwrap(), schema, "", false, files)
         };
         let first = id("parquet", &schema(), &files);
         assert_eq!(first, id("parquet", &schema(), &files));

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::artifact::ContentDigest;
+
 /// Maximum bytes of a range, so that a batch's 32-bit offsets can address it.
 const RANGE_BYTES_MAX: u64 = 1 << 30;
 
@@ -24,6 +26,19 @@ pub struct SourceFile {
     pub rows: u64,
     /// The row groups, in order.
     pub groups: Vec<RowGroup>,
+    /// For a file of an artifact. It identifies the content, so path, version and time do not.
+    pub content: Option<FileContent>,
+}
+
+/// What an artifact's manifest says of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileContent {
+    /// The digest of the content.
+    pub digest: ContentDigest,
+    /// The number of rows.
+    pub rows: u64,
+    /// The number of folders on the way from the artifact's folder to the file.
+    pub folders: u32,
 }
 
 /// Rows that are stored together: a Parquet row group, a block of text, one media file.
@@ -88,6 +103,13 @@ pub struct RowRange {
 }
 
 impl SourceFile {
+    /// The path below the artifact's folder. Empty for other files.
+    pub(crate) fn name_in_artifact(&self) -> &str {
+        let Some(content) = &self.content else { return "" };
+        let mut slashes = self.path.rmatch_indices('/').skip(content.folders as usize);
+        slashes.next().map_or(&*self.path, |(at, _)| &self.path[at + 1..])
+    }
+
     /// The store's version of the content, if it identifies the content permanently. The version of a local file
     /// includes its inode, which reveals a change but differs for a restored backup, a copy that preserves the
     /// modification time, and another mount.

@@ -7,12 +7,11 @@ use std::collections::HashMap;
 use std::path::{Component, Path as FsPath, PathBuf};
 use std::sync::Arc;
 
-use bytes::Bytes;
+use object_store::ObjectStore;
 use object_store::aws::AmazonS3Builder;
 use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 use parking_lot::Mutex;
 use url::Url;
 
@@ -72,6 +71,17 @@ impl StoreLocation {
         (self.display_of(&path) == display).then_some(path)
     }
 
+    /// The place of `name` below this.
+    pub(crate) fn join(&self, name: &str) -> Result<Self> {
+        let path = match self.path.as_ref() {
+            "" => name.to_owned(),
+            folder => format!("{folder}/{name}"),
+        };
+        let path = Path::parse(&path)
+            .map_err(|e| Error::invalid(format!("\"{path}\" is not a usable path: {e}")).with_source(e))?;
+        Ok(Self { store: Arc::clone(&self.store), path, prefix: self.prefix.clone() })
+    }
+
     /// The text that users see for another path in the same store.
     pub(crate) fn display_of(&self, path: &Path) -> String {
         format!("{}{path}", self.prefix)
@@ -116,32 +126,16 @@ impl Stores {
         Ok((location.store, location.path, display))
     }
 
-    /// Writes one object, replacing an existing one.
-    pub async fn put(&self, url: &str, bytes: Bytes) -> Result<()> {
-        let location = self.locate(url)?;
-        match location.store.put(&location.path, bytes.into()).await {
-            Ok(_) => Ok(()),
-            Err(e) => Err(Error::from_store(&location.display(), e)),
-        }
-    }
-
-    /// Writes an object unless the name is taken. Of several writers one succeeds, and the others get `false`. A writer
-    /// that finds exactly its own bytes has succeeded, because the store may have retried the writer's own request.
-    pub async fn put_new(&self, url: &str, bytes: Bytes) -> Result<bool> {
-        let (store, path, shown) = self.store(url)?;
-        let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
-        match store.put_opts(&path, bytes.clone().into(), options).await {
-            Ok(_) => Ok(true),
-            Err(object_store::Error::AlreadyExists { .. }) => Ok(self.get(url).await? == bytes),
-            Err(error) => Err(Error::from_store(&shown, error)),
-        }
-    }
-
-    /// Reads one whole object.
-    pub async fn get(&self, url: &str) -> Result<Bytes> {
-        let location = self.locate(url)?;
-        let read = async { location.store.get(&location.path).await?.bytes().await };
-        read.await.map_err(|e| Error::from_store(&location.display(), e))
+    /// The same stores with the local file system and the memory store replaced by what `wrap` makes of them. Clients of
+    /// buckets are not shared.
+    pub(crate) fn wrapped(&self, wrap: impl Fn(Arc<dyn ObjectStore>) -> Arc<dyn ObjectStore>) -> Self {
+        let shared = SharedStores {
+            file: wrap(Arc::clone(&self.shared.file)),
+            memory: wrap(Arc::clone(&self.shared.memory)),
+            buckets: Mutex::default(),
+            waits: Arc::clone(&self.shared.waits),
+        };
+        Self { shared: Arc::new(shared), base: self.base.clone() }
     }
 
     pub(crate) fn locate(&self, url: &str) -> Result<StoreLocation> {
@@ -231,6 +225,8 @@ fn without_dots(path: &FsPath) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
     use crate::ErrorKind;
 
@@ -261,16 +257,6 @@ mod tests {
         check("ftp://x/y", "\"ftp://x/y\": unknown scheme \"ftp\"; use a path, file://, memory:// or s3://");
         check("gs://x/y", "\"gs://x/y\": \"gs://\" is not supported yet; use a path, file://, memory:// or s3://");
         check("s3:///y", "\"s3:///y\" names no bucket; write s3://bucket/path");
-    }
-
-    #[tokio::test]
-    async fn of_two_writers_one_is_first() {
-        let stores = Stores::new();
-        let put = async |text: &'static str| stores.put_new("memory:///m", Bytes::from_static(text.as_bytes())).await;
-        assert!(put("x").await.unwrap());
-        assert!(put("x").await.unwrap(), "a retry of the first");
-        assert!(!put("y").await.unwrap());
-        assert_eq!(stores.get("memory:///m").await.unwrap(), "x");
     }
 
     #[tokio::test]

@@ -1,7 +1,7 @@
 """Data files that Forebay writes, as other tools read them: every value of random rows is compared.
 
-`write_files`, an example of the crate `forebay-storage`, writes the rows. mosaicml-streaming needs older packages than
-other tests, so its tests are skipped unless it is installed:
+`write_files`, an example of the crate `forebay-storage`, writes the rows. Tests with webdataset, mosaicml-streaming and
+litdata are skipped unless these are installed. mosaicml-streaming needs older packages than other tests do:
 
     python3.11 -m venv /tmp/streaming
     /tmp/streaming/bin/pip install pytest pyarrow polars duckdb pandas webdataset litdata mosaicml-streaming

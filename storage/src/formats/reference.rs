@@ -13,8 +13,7 @@ pub fn markdown() -> String {
         "# Formats\n\n\
          <!-- Generated from the formats' descriptors by `forebay_storage::formats::reference::markdown`; do not \
          edit. -->\n\n\
-         How formats of tables are detected and read, and which [output files](#formats-of-output-files) can be \
-         written.\nIn a folder, a table's files are the files with its format's extensions.\n\
+         How formats are detected and read. In a folder, a table's files are the files with its format's extensions.\n\
          A row group is a file's unit of storage. A window consists of row groups, or of pieces of them.\n\n\
          | `STORED AS` | files | extensions |\n|---|---|---|\n",
     );
@@ -22,39 +21,33 @@ pub fn markdown() -> String {
         let descriptor = format.descriptor();
         let extensions = code(descriptor.extensions.iter().copied());
         // Writing to a string cannot fail.
-        let names = names(descriptor.name, descriptor.aliases, str::to_uppercase);
-        let _ = writeln!(text, "| {names} | {} | {extensions} |", descriptor.summary);
+        let _ = writeln!(text, "| {} | {} | {extensions} |", names(descriptor), descriptor.summary);
     }
     for format in FORMATS {
         let _ = write!(text, "\n{}", section(*format));
     }
-    text + "\n" + &output_files()
-}
-
-/// The formats of output files.
-fn output_files() -> String {
-    let mut text = String::from(
-        "## Formats of output files\n\n\
-         The same rows give the same bytes. A value that a format cannot hold is refused, never changed, except for \
-         [texts of csv](#writing-csv) that stand for null.\n\n\
-         | format | files | extension |\n|---|---|---|\n",
-    );
-    let descriptors = || WRITE_FORMATS.iter().map(|format| format.descriptor());
-    for descriptor in descriptors() {
-        let names = names(descriptor.name, descriptor.aliases, str::to_owned);
-        let _ = writeln!(text, "| {names} | {} | `{}` |", descriptor.summary, descriptor.extension);
-    }
-    for descriptor in descriptors() {
-        let _ = write!(text, "\n{}", section_of_output(descriptor));
+    text += "\n## Formats of output files\n\n\
+             `MATERIALIZE` writes these. Its option `compression` is that of the format; other options have their \
+             defaults there.\n";
+    for format in WRITE_FORMATS {
+        let _ = write!(text, "\n{}", output_section(format.descriptor()));
     }
     text
 }
 
-fn section_of_output(descriptor: &WriteDescriptor) -> String {
-    let WriteDescriptor { name, columns, nulls, .. } = descriptor;
-    // Other sections have the names alone.
-    let mut text = format!("### Writing {name}\n\n{columns}\n\n{nulls}\n\n{TABLE_OF_OPTIONS}");
-    for option in descriptor.options {
+fn output_section(descriptor: &WriteDescriptor) -> String {
+    let WriteDescriptor { name, aliases, summary, extension, columns, nulls, refused, options } = descriptor;
+    let also = match aliases.is_empty() {
+        true => String::new(),
+        false => format!(" Also named {}.", code(aliases.iter().copied())),
+    };
+    let summary = capitalized(summary);
+    let mut text =
+        format!("### {name} files\n\n{summary}: `.{extension}`.{also}\n\n{columns} {nulls}\n\nRefused: {refused}.\n");
+    if !options.is_empty() {
+        text += "\n| option | default | |\n|---|---|---|\n";
+    }
+    for option in *options {
         let choices = match option.kind {
             FormatOptionKind::OneOf(texts) => format!(": {}", code(texts.iter().copied())),
             FormatOptionKind::Flag | FormatOptionKind::Character | FormatOptionKind::Text => String::new(),
@@ -64,7 +57,10 @@ fn section_of_output(descriptor: &WriteDescriptor) -> String {
     text
 }
 
-const TABLE_OF_OPTIONS: &str = "| option | default | |\n|---|---|---|\n";
+fn capitalized(text: &str) -> String {
+    let (first, rest) = text.split_at(text.chars().next().map_or(0, char::len_utf8));
+    first.to_uppercase() + rest
+}
 
 fn section(format: &dyn Format) -> String {
     let descriptor = format.descriptor();
@@ -74,8 +70,7 @@ fn section(format: &dyn Format) -> String {
     };
     let mut text = format!("## {}\n\n{columns}\n\nA row group is {}.\n", descriptor.name, descriptor.row_group);
     if !descriptor.options.is_empty() {
-        text.push('\n');
-        text += TABLE_OF_OPTIONS;
+        text += "\n| option | default | |\n|---|---|---|\n";
     }
     for option in descriptor.options {
         let _ = writeln!(text, "| `{}` | {} | {} |", option.name, default(descriptor, option), option.docs);
@@ -90,7 +85,6 @@ fn default(descriptor: &FormatDescriptor, option: &FormatOption) -> String {
     shown(option.default) + &implied.collect::<String>()
 }
 
-/// A value of an option.
 fn shown(value: &str) -> String {
     match value {
         "\t" => "a tab".to_owned(),
@@ -99,12 +93,12 @@ fn shown(value: &str) -> String {
     }
 }
 
-fn names(name: &str, aliases: &[&str], letters: fn(&str) -> String) -> String {
-    let shown = |name: &str| format!("`{}`", letters(name));
-    let aliases: Vec<String> = aliases.iter().copied().map(shown).collect();
+fn names(descriptor: &FormatDescriptor) -> String {
+    let upper = |name: &&str| format!("`{}`", name.to_uppercase());
+    let aliases: Vec<String> = descriptor.aliases.iter().map(upper).collect();
     match aliases.is_empty() {
-        true => shown(name),
-        false => format!("{} (also {})", shown(name), aliases.join(", ")),
+        true => upper(&descriptor.name),
+        false => format!("{} (also {})", upper(&descriptor.name), aliases.join(", ")),
     }
 }
 

@@ -24,8 +24,9 @@ static DESCRIPTOR: WriteDescriptor = WriteDescriptor {
     summary: "Arrow IPC files, which readers map into memory",
     extension: "arrow",
     options: &[compression(&["none", "zstd", "lz4"], "none")],
-    columns: "All types are kept, and tensors stay tensors. Dictionaries and views become plain values.",
+    columns: "Types are kept, and tensors stay tensors. Dictionaries and views become plain values.",
     nulls: "Nulls are kept.",
+    refused: "unions",
 };
 
 /// Arrow IPC files.

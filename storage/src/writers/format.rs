@@ -59,6 +59,8 @@ pub struct WriteDescriptor {
     pub columns: &'static str,
     /// What becomes of nulls, as a sentence.
     pub nulls: &'static str,
+    /// What is refused, as a list in words.
+    pub refused: &'static str,
 }
 
 /// A file to write.

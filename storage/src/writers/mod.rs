@@ -3,7 +3,7 @@
 //!
 //! An [`OutputFormat`] checks the columns of a job once, and gives a [`FileWriter`] for each of its files. A writer
 //! turns batches into the bytes of one file, and its caller stores these ([decision
-//! 61](https://github.com/forebay/forebay/blob/main/docs/decisions/0061-writers-encode-and-others-upload.md)).
+//! 61](https://github.com/forebay/forebay/blob/main/docs/decisions/0061-writers-of-data-files.md)).
 //!
 //! ```
 //! use std::sync::Arc;

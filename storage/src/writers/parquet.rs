@@ -38,9 +38,11 @@ static DESCRIPTOR: WriteDescriptor = WriteDescriptor {
     summary: "Parquet files",
     extension: "parquet",
     options: &[compression(&["zstd", "snappy", "none"], "zstd")],
-    columns: "All types are kept, and tensors stay tensors; other tools read these as lists. Dictionaries and views \
-              become plain values.",
+    columns: "Types are kept, and tensors stay tensors; other tools read these as lists. Dictionaries and views \
+              become plain values. With zstd, integers of lists and tensors are split by bytes, which readers know \
+              since Parquet 2.11 of 2024; for others, write snappy.",
     nulls: "Nulls are kept.",
+    refused: "unions, structs without fields, and intervals with nanoseconds",
 };
 
 /// Parquet files.

@@ -38,11 +38,13 @@ static DESCRIPTOR: WriteDescriptor = WriteDescriptor {
         only_columns: false,
     }],
     columns: "Each value is a member `key.column.extension`: `cls` for integers and booleans, `txt` for texts, dates, \
-              times and decimals, `npy` for tensors and lists of numbers without nulls, `jpg`, `png` and others for \
+              times, durations and decimals, `npy` for tensors and lists of numbers without nulls, `jpg`, `png` and others for \
               bytes that begin like such a file, `bin` for other bytes, and `json` for all else. A column whose name \
               is such an extension or ends with one, as in `jpg` and `mask.png`, has no second one. A text column \
               `__key__` holds the keys; without it, they are numbers.",
     nulls: "A row has no member for a null. A row of only nulls is refused, since it would be no sample.",
+    refused: "unions, tensors of bfloat16, tensors in another order than C's, within `json` what jsonl refuses, keys \
+              with a period or equal to the one before, and names of columns with slashes or equal but for case",
 };
 
 /// Tar shards of WebDataset.

@@ -1,0 +1,153 @@
+//! Which process works on a job. Two may at a time, and that only costs their work: the commit decides.
+//!
+//! A claim is a series of numbered objects. The holder writes the next number now and then. Another process that sees
+//! no new number for a while, by its own clock, writes the next number itself.
+
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+
+use super::generations::Latest;
+use super::holder;
+use super::job::Job;
+use super::sealed::{seal, unseal};
+use crate::{Error, ErrorKind, Result};
+
+/// The time between two signs of life.
+pub const BEAT: Duration = Duration::from_secs(10);
+/// The time without signs of life after which another process goes on.
+pub const SILENCE: Duration = Duration::from_secs(30);
+
+/// Waits for a duration by some clock, such as tokio's.
+pub type Wait<'a> = &'a (dyn Fn(Duration) -> BoxFuture<'static, ()> + Send + Sync);
+
+/// The right to work on a job, until another process takes it.
+#[derive(Debug)]
+pub struct Claim {
+    job: Job,
+    holder: String,
+    number: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Sign {
+    holder: String,
+    number: u64,
+    /// The holder has stopped working on the job.
+    released: bool,
+}
+
+impl Job {
+    /// Claims the job for the process `holder`, whose name is its own: see [`holder_name`](super::holder_name). If
+    /// another process holds it, watches that for [`SILENCE`], unless it has ended on this machine. Returns `None` if it
+    /// is alive.
+    ///
+    /// # Errors
+    /// `Invalid` if the store does not keep writers from replacing each other's objects.
+    pub async fn claim(&self, holder: &str, wait: Wait<'_>) -> Result<Option<Claim>> {
+        let number = match self.last_claim().await? {
+            None => 0,
+            Some(before) => {
+                if !self.is_free_for(before, holder).await? {
+                    wait(SILENCE).await;
+                    if self.last_claim().await? != Some(before) {
+                        return Ok(None);
+                    }
+                }
+                before + 1
+            }
+        };
+        let claim = Claim { job: self.clone(), holder: holder.to_owned(), number };
+        if !claim.write(number, false).await? {
+            return Ok(None);
+        }
+        claim.check_store().await?;
+        Ok(Some(claim))
+    }
+
+    async fn last_claim(&self) -> Result<Option<u64>> {
+        let listed = self.stores.list(&self.folder.claims(&self.attempt)).await?;
+        Ok(listed.iter().filter_map(|object| object.name.parse().ok()).max())
+    }
+
+    /// Whether nobody else works on the job: the last claim was released, its holder has ended, or this process wrote
+    /// it and has not got the answer.
+    async fn is_free_for(&self, number: u64, holder: &str) -> Result<bool> {
+        let place = self.folder.claim(&self.attempt, number);
+        match self.stores.get(&place).await {
+            Ok(bytes) => {
+                let last: Sign = unseal(&place, &bytes)?;
+                Ok(last.released || last.holder == holder || holder::has_ended(&last.holder))
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Claim {
+    /// Gives a sign of life, which is due every [`BEAT`]. Returns whether the claim is still held. After an error it
+    /// may be tried again.
+    pub async fn beat(&mut self) -> Result<bool> {
+        self.advance(false).await
+    }
+
+    /// Stops working on the job, so that another process may claim it at once.
+    pub async fn release(mut self) -> Result<()> {
+        self.advance(true).await.map(drop)
+    }
+
+    async fn advance(&mut self, released: bool) -> Result<bool> {
+        let next = self.number + 1;
+        if !self.write(next, released).await? {
+            return Ok(false);
+        }
+        let before = std::mem::replace(&mut self.number, next);
+        // The first stays: an attempt without a claim is a dead one.
+        if before > 0
+            && let Err(error) = self.job.stores.delete(&self.place(before)).await
+        {
+            tracing::debug!(job = self.job.attempt.job, %error, "an old sign of life could not be removed");
+        }
+        Ok(true)
+    }
+
+    fn place(&self, number: u64) -> String {
+        self.job.folder.claim(&self.job.attempt, number)
+    }
+
+    async fn write(&self, number: u64, released: bool) -> Result<bool> {
+        let sign = seal(&Sign { holder: self.holder.clone(), number, released });
+        self.job.stores.put_new(&self.place(number), sign).await
+    }
+
+    /// Refuses a store that replaces an object although it should only be created: there, commits would not exclude
+    /// each other.
+    async fn check_store(&self) -> Result<()> {
+        let place = self.place(self.number);
+        let other = seal(&Sign { holder: format!("not {}", self.holder), number: self.number, released: true });
+        match self.job.stores.put_new(&place, other).await {
+            Ok(false) => Ok(()),
+            Err(error) if error.kind() == ErrorKind::Unavailable => Err(error),
+            Ok(true) => {
+                self.job.stores.delete(&place).await?;
+                // Whoever gives up a job removes its claims.
+                match Latest::of(&self.job.stores, &self.job.folder).await?.number < self.job.generation() {
+                    true => Err(refused(&place)),
+                    false => Err(self.job.given_up()),
+                }
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn refused(place: &str) -> Error {
+    Error::invalid(format!(
+        "the store of \"{place}\" replaces objects that it should only create (If-None-Match: *), so two writers could \
+         overwrite each other's results"
+    ))
+    .with_hint("write to a store that honours conditional writes")
+}
