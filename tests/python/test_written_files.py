@@ -391,7 +391,8 @@ def test_mosaicml_streaming_reads_shards(seed, compression, tmp_path):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_shards_have_the_bytes_of_mosaicml_streaming(seed, tmp_path):
     streaming = pytest.importorskip("streaming")
-    rows = samples(seed).slice(0, ROWS_PER_FILE)
+    # JSON has several texts for one float, such as 1e-05 in Python and 1e-5 elsewhere.
+    rows = samples(seed).slice(0, ROWS_PER_FILE).drop_columns("place")
     files = written(rows, tmp_path, "mds")
     index = json.loads((tmp_path / "mds" / "index.json").read_text())
     shard = index["shards"][0]
