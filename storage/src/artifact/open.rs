@@ -45,11 +45,10 @@ impl Artifact {
         };
         match latest.generation {
             Some(Generation::Committed(manifest)) => Ok(Some(Self::new(stores, folder, latest.number, manifest))),
-            Some(_) if !has_attempt(stores, &folder, latest.number).await? => {
-                Err(Error::not_found(format!("the artifact in \"{}\" was removed", folder.url()))
-                    .with_hint("run its job again"))
-            }
-            _ => Err(unfinished()),
+            _ if has_attempt(stores, &folder, latest.number).await? => Err(unfinished()),
+            Some(_) => Err(Error::not_found(format!("the artifact in \"{}\" was removed", folder.url()))
+                .with_hint("run its job again")),
+            None => Ok(None),
         }
     }
 

@@ -14,7 +14,7 @@ async fn artifacts_are_found_by_what_they_mean() {
     for root in roots {
         let catalog = Catalog::new(&stores, &root).unwrap();
         assert!(catalog.find(FINGERPRINT).await.unwrap().is_none());
-        let elsewhere = format!("{root}/../elsewhere");
+        let elsewhere = format!("{root}-elsewhere");
         run(&stores, &root, &elsewhere, "job1", "p").await.unwrap();
         let found = catalog.find(FINGERPRINT).await.unwrap().unwrap();
         assert_eq!(found.manifest(), Artifact::open(&stores, &elsewhere).await.unwrap().manifest());
@@ -127,7 +127,7 @@ async fn what_killed_uploads_left_on_disk_is_removed() {
     let (folder, [root, _]) = folders();
     let stores = Stores::new();
     let url = format!("{root}/artifacts/a");
-    let (killed, _) = Faults::crash(&stores, 25, false);
+    let (killed, _) = Faults::crash(&stores, 15, false);
     run(&killed, &root, &url, "job1", "p").await.unwrap_err();
     let staged = folder.path().join("root/artifacts/a/part-000001-00000000.parquet#1");
     std::fs::write(&staged, "half of it").unwrap();

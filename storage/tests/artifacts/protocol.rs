@@ -317,7 +317,7 @@ async fn the_protocol_holds() {
     if seeds >= 500 {
         let often = seeds / 20;
         assert!(all.committed > seeds && all.given_up > often && all.unknown > often && all.read > seeds, "{all:?}");
-        assert!(all.fired.iter().all(|fired| *fired > seeds), "{all:?}");
+        assert!(all.fired.iter().all(|fired| *fired > seeds / 4), "{all:?}");
     }
     println!("{all:?}");
 }
