@@ -1,7 +1,8 @@
 //! Which process works on a job. Two may at a time, and that only costs their work: the commit decides.
 //!
 //! A claim is a series of numbered objects. The holder writes the next number now and then. Another process that sees
-//! no new number for a while, by its own clock, writes the next number itself.
+//! no new number for a while, by its own clock, writes the next number itself. It need not watch a claim that was
+//! released, nor one of a process that it can see to have ended.
 
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
 use super::generations::Latest;
+use super::holder::has_ended;
 use super::job::Job;
 use super::sealed::{seal, unseal};
 use crate::{Error, ErrorKind, Result};
@@ -32,13 +34,14 @@ pub struct Claim {
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Sign {
-    holder: String,
+    /// `None` if the claim was released.
+    holder: Option<String>,
     number: u64,
 }
 
 impl Job {
-    /// Claims the job for the process `holder`, whose name is its own. If another process holds it, watches that for
-    /// [`SILENCE`]. Returns `None` if it is alive.
+    /// Claims the job for the process `holder`, such as [`holder`](super::holder). If another process holds it, watches
+    /// that for [`SILENCE`], unless it ended on this host. Returns `None` if it is alive.
     ///
     /// # Errors
     /// `Invalid` if the store does not keep writers from replacing each other's objects.
@@ -46,7 +49,7 @@ impl Job {
         let number = match self.last_claim().await? {
             None => 0,
             Some(before) => {
-                if !self.is_held_by(before, holder).await? {
+                if !self.is_free(before, holder).await? {
                     wait(SILENCE).await;
                     if self.last_claim().await? != Some(before) {
                         return Ok(None);
@@ -56,7 +59,7 @@ impl Job {
             }
         };
         let claim = Claim { job: self.clone(), holder: holder.to_owned(), number };
-        if !claim.write(number).await? {
+        if !claim.write(number, Some(claim.holder.clone())).await? {
             return Ok(None);
         }
         claim.check_store().await?;
@@ -68,12 +71,19 @@ impl Job {
         Ok(listed.iter().filter_map(|object| object.name.parse().ok()).max())
     }
 
-    /// Whether this process wrote the claim, of which it has not got the answer.
-    async fn is_held_by(&self, number: u64, holder: &str) -> Result<bool> {
+    /// Whether the process `holder` need not watch a claim: nobody holds it, or it does itself, without having got the
+    /// answer to its write.
+    async fn is_free(&self, number: u64, holder: &str) -> Result<bool> {
         let place = self.folder.claim(&self.attempt, number);
-        match self.stores.get(&place).await {
-            Ok(bytes) => Ok(unseal::<Sign>(&place, &bytes)?.holder == holder),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        let sign: Result<Sign> = match self.stores.get(&place).await {
+            Ok(bytes) => unseal(&place, &bytes),
+            Err(error) => Err(error),
+        };
+        match sign {
+            Ok(Sign { holder: Some(other), .. }) => Ok(other == holder || has_ended(&other)),
+            Ok(Sign { holder: None, .. }) => Ok(true),
+            // The next sign has replaced it, or it is damaged: whether there are more is seen by watching.
+            Err(error) if [ErrorKind::NotFound, ErrorKind::Data].contains(&error.kind()) => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -83,8 +93,21 @@ impl Claim {
     /// Gives a sign of life, which is due every [`BEAT`]. Returns whether the claim is still held. After an error it
     /// may be tried again.
     pub async fn beat(&mut self) -> Result<bool> {
+        self.sign(Some(self.holder.clone())).await
+    }
+
+    /// Lets another process claim the job at once. Does nothing if one has taken it.
+    ///
+    /// # Errors
+    /// If the store fails. Then another process waits for [`SILENCE`].
+    pub async fn release(mut self) -> Result<()> {
+        self.sign(None).await.map(|_| ())
+    }
+
+    /// Writes the next sign. Returns whether the claim was still held.
+    async fn sign(&mut self, holder: Option<String>) -> Result<bool> {
         let next = self.number + 1;
-        if !self.write(next).await? {
+        if !self.write(next, holder).await? {
             return Ok(false);
         }
         let before = std::mem::replace(&mut self.number, next);
@@ -101,8 +124,8 @@ impl Claim {
         self.job.folder.claim(&self.job.attempt, number)
     }
 
-    async fn write(&self, number: u64) -> Result<bool> {
-        let sign = seal(&Sign { holder: self.holder.clone(), number });
+    async fn write(&self, number: u64, holder: Option<String>) -> Result<bool> {
+        let sign = seal(&Sign { holder, number });
         self.job.stores.put_new(&self.place(number), sign).await
     }
 
@@ -110,7 +133,7 @@ impl Claim {
     /// each other.
     async fn check_store(&self) -> Result<()> {
         let place = self.place(self.number);
-        let other = seal(&Sign { holder: format!("not {}", self.holder), number: self.number });
+        let other = seal(&Sign { holder: Some(format!("not {}", self.holder)), number: self.number });
         match self.job.stores.put_new(&place, other).await {
             Ok(false) => Ok(()),
             Err(error) if error.kind() == ErrorKind::Unavailable => Err(error),

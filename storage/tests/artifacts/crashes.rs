@@ -62,7 +62,7 @@ async fn a_job_killed_at_any_request_is_complete_or_nothing() {
                 assert!(left.iter().all(|object| object.name.starts_with("_forebay/generations/")), "{left:?}");
             }
         }
-        assert!(unfinished > 30 && finished > 4, "{unfinished} {finished}");
+        assert!(unfinished > 30 && finished > 2, "{unfinished} {finished}");
     }
 }
 

@@ -88,7 +88,8 @@ async fn only_what_no_entry_names_is_removed() {
         assert!(error.to_string().starts_with("the job job1 was given up before it was committed"), "{error}");
         assert!(no_orphans(&stores, &kept("unfinished")).await.is_err());
         let garbage = gc(&stores, &root, false, &at_once).await.unwrap();
-        assert!(garbage.objects >= 3 * PARTS - 1, "{garbage:?}");
+        // The file of the first part and its digests were removed before.
+        assert_eq!(garbage.objects, 3 * PARTS - 2, "{garbage:?}");
         no_orphans(&stores, &kept("unfinished")).await.unwrap();
         // Run again, it is committed as the next generation.
         let artifact = run(&stores, &root, &kept("unfinished"), "job1", "q").await.unwrap();

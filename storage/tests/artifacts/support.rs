@@ -107,7 +107,9 @@ pub(crate) async fn run_as(
         }
     }
     Catalog::new(stores, root)?.record(FINGERPRINT, url).await?;
-    job.commit(job.manifest(&parts, lineage())?).await
+    let artifact = job.commit(job.manifest(&parts, lineage())?).await?;
+    claim.release().await?;
+    Ok(artifact)
 }
 
 pub(crate) fn spec(url: &str, format: &str) -> DatasetSpec {
