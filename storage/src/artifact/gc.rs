@@ -15,7 +15,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 
 use super::catalog::{Catalog, Entry};
 use super::claim::{SILENCE, Wait};
-use super::generations::{self, Generation, Latest, is_generation};
+use super::generations::{self, Generation, Latest, Past, is_generation};
 use super::layout::{Attempt, Folder, Kind};
 use super::open::Artifact;
 use super::sweep::beside;
@@ -81,7 +81,9 @@ pub async fn gc(stores: &Stores, root: &str, dry_run: bool, wait: Wait<'_>) -> R
     // A job writes its entry before its commit, so the entries are read after the commits.
     let entries = catalog.entries().await?;
     for artifact in judged {
-        collect(stores, artifact, &entries, dry_run, &mut garbage).await?;
+        if let Err(error) = collect(stores, artifact, &entries, dry_run, &mut garbage).await {
+            garbage.problem(error)?;
+        }
     }
     for entry in entries {
         if is_gone(stores, &entry).await? {
@@ -133,9 +135,8 @@ async fn collect(
             if entries.iter().any(names_it) {
                 garbage.kept += 1;
                 let artifact = Artifact::new(stores, folder.clone(), latest.number, manifest);
-                let names: Vec<&str> = second.iter().map(|object| object.name.as_str()).collect();
-                let beside: HashSet<&str> = beside(&artifact, &names, |_| true).into_iter().collect();
-                (others.filter(|object| beside.contains(&*object.name)).collect(), true)
+                let past = Past::before(latest.number, stores, &folder, &second).await?;
+                (beside(&artifact, &past, &second, |_| true), true)
             } else if dry_run || generations::write(stores, &folder, next, &Generation::Removed).await? {
                 garbage.artifacts.push(url.to_owned());
                 (others.collect(), true)

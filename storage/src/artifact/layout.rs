@@ -7,12 +7,15 @@
 //! | generation | `_forebay/generations/<number>` |
 //! | sign of life of a job | `_forebay/jobs/<job>/<generation>/claims/<number>` |
 //! | part of a job's result | `_forebay/jobs/<job>/<generation>/parts/<number>` |
+//! | index of a job's result | `_forebay/jobs/<job>/<generation>/index/<digest>` |
+//! | index | any other, once the artifact is committed |
 //!
 //! An attempt is a job and the generation that it will be committed as. Its tag is in the names of all that it writes,
 //! so that what one attempt writes late is never taken for another's.
 
 use std::fmt;
 
+use super::digests::ContentDigest;
 use crate::listing::is_visible;
 use crate::{Error, Result, Stores};
 
@@ -74,6 +77,10 @@ impl Folder {
         format!("{}/{number:08}", self.parts(attempt))
     }
 
+    pub(super) fn index(&self, attempt: &Attempt, digest: &ContentDigest) -> String {
+        self.object(&format!("{}/index/{digest}", attempt.folder()))
+    }
+
     pub(super) fn blocks(&self, file: &str) -> String {
         self.object(&blocks_name(file))
     }
@@ -116,6 +123,7 @@ pub(super) enum Kind {
     OfAttempt(Attempt),
     /// A data file or the digests of its blocks, with the tag.
     Tagged(String),
+    /// An index, or nothing of Forebay's.
     Other,
 }
 
@@ -172,7 +180,8 @@ mod tests {
         let tag = attempt.tag();
         assert_eq!(kind(folder.generation(7)), Kind::Generation(7));
         assert_eq!(kind(folder.claim(&attempt, 1)), Kind::OfAttempt(attempt.clone()));
-        assert_eq!(kind(folder.part(&attempt, 1)), Kind::OfAttempt(attempt));
+        assert_eq!(kind(folder.part(&attempt, 1)), Kind::OfAttempt(attempt.clone()));
+        assert_eq!(kind(folder.index(&attempt, &ContentDigest::of_content(b"x"))), Kind::OfAttempt(attempt));
         let file = format!("year=1/part-00001-{tag}.csv.gz");
         assert_eq!(kind(folder.blocks(&file)), Kind::Tagged(tag.clone()));
         assert_eq!(kind(folder.object(&file)), Kind::Tagged(tag));

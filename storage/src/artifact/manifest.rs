@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::digests::ContentDigest;
-use super::layout::is_data;
+use super::layout::{Kind, is_data};
 
 /// What an artifact consists of and comes from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -22,6 +22,8 @@ pub struct Manifest {
     pub schema: SchemaRef,
     /// The data files, in the order of their names, which is that of the rows.
     pub files: Vec<ArtifactFile>,
+    /// The index files, in the order of their names.
+    pub index: Vec<IndexFile>,
     /// The number of rows that the job read.
     pub rows_in: u64,
     /// The number of rows in all files.
@@ -50,6 +52,18 @@ pub struct ArtifactFile {
     pub digest: ContentDigest,
 }
 
+/// A file with no rows of its own, which other programs look for under its name, such as `index.json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IndexFile {
+    /// The path below the artifact's folder.
+    pub name: String,
+    /// The size in bytes.
+    pub bytes: u64,
+    /// The digest of the content.
+    pub digest: ContentDigest,
+}
+
 impl Manifest {
     /// The reason that this cannot be an artifact, or `None`.
     pub(super) fn misfit(&self) -> Option<String> {
@@ -58,6 +72,12 @@ impl Manifest {
         }
         if let Some(pair) = self.files.windows(2).find(|pair| pair[0].name >= pair[1].name) {
             return Some(format!("\"{}\" comes twice or out of order", pair[1].name));
+        }
+        if let Some(file) = self.index.iter().find(|file| !is_data(&file.name) || Kind::of(&file.name) != Kind::Other) {
+            return Some(format!("\"{}\" is not a name for an index", file.name));
+        }
+        if let Some(pair) = self.index.windows(2).find(|pair| pair[0].name >= pair[1].name) {
+            return Some(format!("the index \"{}\" comes twice or out of order", pair[1].name));
         }
         let in_files = sum(self.files.iter().map(|file| file.rows));
         if in_files != Some(self.rows_out) {

@@ -40,7 +40,7 @@
 //!     sources: BTreeMap::new(),
 //!     costs: serde_json::Value::Null,
 //! };
-//! job.commit(job.manifest(&job.parts().await?, lineage)?).await?;
+//! job.commit(job.manifest(&job.parts().await?, lineage)?, Vec::new()).await?;
 //! assert_eq!(Artifact::open(&stores, "memory:///numbers").await?.manifest().rows_out, 4);
 //! # Ok(())
 //! # }
@@ -52,6 +52,7 @@ mod digests;
 mod gc;
 mod generations;
 mod holder;
+mod index;
 mod job;
 mod layout;
 mod manifest;
@@ -67,7 +68,7 @@ pub use digests::ContentDigest;
 pub use gc::{Garbage, gc};
 pub use holder::holder;
 pub use job::{Job, JobState, Lineage};
-pub use manifest::{ArtifactFile, Manifest};
+pub use manifest::{ArtifactFile, IndexFile, Manifest};
 pub use open::Artifact;
 pub use part::{DataFile, Part};
 pub(crate) use verified::{KeptBlocks, Verifier, artifact_files};

@@ -3,6 +3,7 @@
 use super::generations::{Generation, Latest};
 use super::layout::{Attempt, Folder, Kind};
 use super::manifest::Manifest;
+use super::sweep::sweep;
 use crate::{Error, Result, Stores};
 
 /// A committed artifact: its folder and its manifest.
@@ -69,6 +70,13 @@ impl Artifact {
 
     pub(super) fn attempt(&self) -> Attempt {
         Attempt { job: self.manifest.job.clone(), generation: self.generation }
+    }
+
+    /// Does what is left to do after the commit.
+    pub(super) async fn complete(&self) -> Result<()> {
+        self.publish_index().await?;
+        sweep(self).await;
+        Ok(())
     }
 
     /// Refuses another job's artifact.

@@ -83,7 +83,7 @@ async fn only_what_no_entry_names_is_removed() {
             job.record(number, write_part(&job, number, "parquet").await.unwrap()).await.unwrap();
         }
         let manifest = job.manifest(&job.parts().await.unwrap(), super::lineage()).unwrap();
-        let error = job.commit(manifest).await.unwrap_err();
+        let error = job.commit(manifest, Vec::new()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Conflict);
         assert!(error.to_string().starts_with("the job job1 was given up before it was committed"), "{error}");
         assert!(no_orphans(&stores, &kept("unfinished")).await.is_err());

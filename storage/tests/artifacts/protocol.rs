@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arrow::datatypes::Schema;
+use bytes::Bytes;
 use forebay_storage::artifact::{Artifact, Catalog, Job, JobState, Lineage, Part, gc};
 use forebay_storage::faults::{FaultRates, Faults};
 use forebay_storage::{Error, ErrorKind, Stores};
@@ -135,7 +136,7 @@ impl World {
         }
         Catalog::new(&self.stores, ROOT)?.record(FINGERPRINT, URL).await?;
         self.pause().await;
-        let committed = job.commit(job.manifest(&parts, lineage())?).await;
+        let committed = job.commit(job.manifest(&parts, lineage())?, index(&parts)).await;
         if let Err(error) = &committed
             && error.kind() == ErrorKind::Unavailable
         {
@@ -214,6 +215,20 @@ impl World {
     }
 }
 
+fn index(parts: &BTreeMap<u64, Part>) -> Vec<(String, Bytes)> {
+    let names = parts.values().flat_map(|part| &part.files).map(|file| file.name.as_str());
+    vec![("index.json".to_owned(), names.collect::<Vec<_>>().join(" ").into())]
+}
+
+/// Fails unless the index of an artifact is there, and is its own.
+async fn index_is_there(stores: &Stores, artifact: &Artifact) -> Result<(), String> {
+    let names: Vec<&str> = artifact.manifest().files.iter().map(|file| file.name.as_str()).collect();
+    match stores.get(&format!("{URL}/index.json")).await {
+        Ok(index) if index == names.join(" ") => Ok(()),
+        other => Err(format!("the index is {other:?}")),
+    }
+}
+
 async fn write(job: &Job, id: &str, number: u64) -> Result<Part, Error> {
     let mut file = job.create(&format!("part-{number:06}"), "txt")?;
     file.write(content(id, number).into()).await?;
@@ -261,7 +276,7 @@ async fn simulate(seed: u64, planted: Planted) -> Result<Seen, String> {
     seen.add(&second.1);
     let fault = |error: Error| error.to_string();
     // What is on its way arrives before or after another collection.
-    if seed % 2 == 0 && planted == Planted::Nothing {
+    if seed.is_multiple_of(2) && planted == Planted::Nothing {
         gc(&clean, ROOT, false, &at_once).await.map_err(fault)?;
     }
     world.faults.settle().await;
@@ -297,6 +312,7 @@ async fn simulate(seed: u64, planted: Planted) -> Result<Seen, String> {
         Err(error) => return Err(fault(error)),
     };
     whole(&clean, &artifact).await?;
+    index_is_there(&clean, &artifact).await?;
     gc(&clean, ROOT, false, &at_once).await.map_err(fault)?;
     committed_is_whole(&clean).await?;
     no_orphans(&clean, URL).await?;
@@ -304,6 +320,7 @@ async fn simulate(seed: u64, planted: Planted) -> Result<Seen, String> {
 }
 
 #[tokio::test]
+#[allow(clippy::print_stdout)]
 async fn the_protocol_holds() {
     let (first, seeds) = (number("FOREBAY_SEED", 0), number("FOREBAY_SEEDS", 500));
     let mut all = Seen::default();
@@ -323,6 +340,7 @@ async fn the_protocol_holds() {
 }
 
 #[tokio::test]
+#[allow(clippy::print_stdout)]
 async fn the_protocol_simulation_finds_planted_bugs() {
     for planted in [Planted::CleansUpOnUnknown, Planted::AbortsElsewhere, Planted::CollectsByAge] {
         let mut found = None;

@@ -135,7 +135,7 @@ async fn folders_of_a_column_are_columns() {
         }
         let (costs, facts, bad_reasons) = (Value::Null, Value::Null, BTreeMap::new());
         let part = Part { files, rows_in: 2 * ROWS, bad_rows: 0, bad_reasons, costs, facts };
-        job.commit(job.manifest(&[(0, part)].into(), lineage()).unwrap()).await.unwrap();
+        job.commit(job.manifest(&[(0, part)].into(), lineage()).unwrap(), Vec::new()).await.unwrap();
         let dataset = Dataset::open(&stores, &spec(url, "parquet")).await.unwrap();
         assert_eq!(dataset.schema().field(2).name(), "year");
         let last = dataset.row_ranges(1 << 20).pop().unwrap();
