@@ -17,6 +17,7 @@ use super::catalog::{Catalog, Entry};
 use super::claim::{SILENCE, Wait};
 use super::generations::{self, Generation, Latest, Past, is_generation};
 use super::layout::{Attempt, Folder, Kind};
+use super::manifest::IndexFile;
 use super::open::Artifact;
 use super::sweep::beside;
 use crate::objects::Object;
@@ -100,7 +101,7 @@ impl Garbage {
     /// Notes what cannot be judged. Other errors end the collection.
     fn problem(&mut self, error: Error) -> Result<()> {
         match error.kind() {
-            ErrorKind::Data | ErrorKind::Invalid => {
+            ErrorKind::Data | ErrorKind::Invalid | ErrorKind::NotFound => {
                 self.problems.push(error.to_string());
                 Ok(())
             }
@@ -135,6 +136,11 @@ async fn collect(
             if entries.iter().any(names_it) {
                 garbage.kept += 1;
                 let artifact = Artifact::new(stores, folder.clone(), latest.number, manifest);
+                let is_there = |file: &IndexFile| second.iter().any(|object| object.name == file.name);
+                if !dry_run && !artifact.manifest().index.iter().all(is_there) {
+                    // Its committer was killed.
+                    artifact.publish_index().await?;
+                }
                 let past = Past::before(latest.number, stores, &folder, &second).await?;
                 (beside(&artifact, &past, &second, |_| true), true)
             } else if dry_run || generations::write(stores, &folder, next, &Generation::Removed).await? {

@@ -47,7 +47,11 @@ impl Artifact {
             _ => {}
         }
         let kept = self.folder.index(&self.attempt(), &file.digest);
-        let content = self.stores.get(&kept).await?;
+        let content = match self.stores.get(&kept).await {
+            Ok(content) => content,
+            Err(error) if error.kind() == ErrorKind::NotFound && self.is_past().await? => return Ok(()),
+            Err(error) => return Err(error),
+        };
         if ContentDigest::of_content(&content) != file.digest {
             return Err(Error::data(format!("\"{kept}\" is damaged: its content is not what its name says"))
                 .with_hint("restore it, or remove its folder and run its job again"));
@@ -57,12 +61,16 @@ impl Artifact {
             if self.stores.put_new(&place, content.clone()).await? {
                 return Ok(());
             }
-            if last_number(&self.stores, &self.folder).await? != self.generation() {
-                // The artifact was removed meanwhile.
+            if self.is_past().await? {
                 return Ok(());
             }
             self.stores.delete(&place).await?;
         }
         Err(Error::conflict(format!("another process writes to \"{place}\"")).with_hint("run the job again"))
+    }
+
+    /// Whether the artifact was removed meanwhile.
+    async fn is_past(&self) -> Result<bool> {
+        Ok(last_number(&self.stores, &self.folder).await? != self.generation())
     }
 }
