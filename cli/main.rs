@@ -7,7 +7,9 @@ mod exit;
 mod explain;
 mod flags;
 mod formats;
+mod gc;
 mod logs;
+mod materialize;
 mod memory;
 mod metrics;
 mod operators;
@@ -56,6 +58,10 @@ enum Command {
     Preview(preview::Arguments),
     /// Show how a pipeline will run: snapshot, windows, plan.
     Explain(explain::Arguments),
+    /// Write the samples of one epoch of a pipeline to files, once: an interrupted run resumes.
+    Materialize(Box<materialize::Arguments>),
+    /// Remove what stored samples leave behind under the root: unfinished jobs, and artifacts that nothing names.
+    Gc(gc::Arguments),
     /// Serve the pipelines of scripts over Arrow Flight.
     Serve(Box<serve::Arguments>),
     /// Compute windows for a dispatcher, together with other workers.
@@ -85,6 +91,8 @@ fn main() -> ExitCode {
                 Command::Run(arguments) => run::execute(*arguments).await,
                 Command::Preview(arguments) => preview::execute(arguments).await,
                 Command::Explain(arguments) => explain::execute(arguments).await,
+                Command::Materialize(arguments) => materialize::execute(*arguments).await,
+                Command::Gc(arguments) => gc::execute(arguments).await,
                 Command::Serve(arguments) => serve::execute(*arguments).await,
                 Command::Worker(arguments) => worker::execute(*arguments).await,
                 Command::Status(arguments) => status::execute(arguments).await,

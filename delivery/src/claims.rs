@@ -209,6 +209,11 @@ impl Claims {
         }
     }
 
+    /// Returns the claim before which the claims that a rank has done are kept as a sum.
+    pub(crate) fn begin_of(&self, rank: u64) -> Option<Claim> {
+        self.ranks.get(&rank).map(|it| it.begin)
+    }
+
     /// Returns the claims that a process of a rank that has ended had done. They are empty if the reports do not add
     /// up.
     pub(crate) fn ended(&self, rank: u64, session: u64) -> EndedRank {

@@ -182,6 +182,9 @@ impl<P: Plan> Dispatcher<P> {
     pub fn worker_sync(&mut self, sync: &WorkerSync, now: Millis) -> Result<(), Replaced> {
         self.tick(now);
         if let Some(replaced) = self.replaced(sync.worker) {
+            for feed in self.feeds.values_mut() {
+                let _ = feed.sequencer.handle(Event::WorkerLives { worker: sync.worker });
+            }
             return Err(replaced);
         }
         if sync.leaving {

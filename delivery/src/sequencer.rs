@@ -11,6 +11,7 @@
 //!   arrives.
 //! - The windows of a lost worker are leased to others. A window that may have ended several workers is leased alone:
 //!   its worker computes nothing else. It is given up only if such workers are lost as well ([`blame`]).
+//! - A lost worker that is heard again was not ended by a window.
 //! - A window for which a reader waits too long is leased a second time, and so is a window that takes long while a
 //!   worker has nothing to do. Both copies are equal, so the first that is ready is used. A window whose only worker
 //!   cannot be reached is leased a second time before any reader waits.
@@ -22,7 +23,7 @@ mod leasing;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use blame::{Losses, UNREPORTED_MAX};
+use blame::Losses;
 pub use event::{Event, LeaseId, ReaderId, WorkerId, WorkerLimits};
 use leasing::ReadersAt;
 
@@ -187,8 +188,12 @@ impl<P: Plan> Sequencer<P> {
                 let reserved = before.is_some_and(|worker| worker.reserved);
                 let now = WorkerEntry { limits, draining, suspected: false, reserved };
                 self.workers.insert(worker, now);
+                if before.is_none() {
+                    self.acquit(worker);
+                }
                 return Ok(before != Some(now));
             }
+            Event::WorkerLives { worker } => return Ok(self.acquit(worker)),
             Event::WorkerSuspected { worker } => {
                 let Some(worker) = self.workers.get_mut(&worker) else { return Ok(false) };
                 return Ok(!std::mem::replace(&mut worker.suspected, true));
@@ -364,7 +369,7 @@ impl<P: Plan> Sequencer<P> {
     pub fn remember_loss(&mut self, windows: impl IntoIterator<Item = WindowId>, is_alone: bool) {
         for window in windows {
             let losses = self.remembered.entry(window).or_default();
-            losses.count(is_alone && losses.are_suspicious());
+            losses.count(None, is_alone && losses.are_suspicious());
         }
     }
 
@@ -426,35 +431,6 @@ impl<P: Plan> Sequencer<P> {
         dropped
     }
 
-    fn is_suspicious(&self, window: WindowId) -> bool {
-        let remembered = || self.remembered.get(&window).copied().unwrap_or_default();
-        self.windows.get(&window).map_or_else(remembered, |held| held.losses).are_suspicious()
-    }
-
-    /// Counts the loss of a worker against the windows that it was computing, and gives up those that lost too many.
-    /// With `is_shared`, it was computing windows of other feeds as well, so that none was alone.
-    fn blame(&mut self, worker: WorkerId, is_shared: bool) {
-        let blames_all = !holds(Rule::OnlyWindowsAtWorkAreBlamed);
-        let mut blamed = Vec::new();
-        let mut waiting = Vec::new();
-        for (window, copy) in self.copies_of(worker) {
-            if copy.at_work || (blames_all && copy.state < ReplicaState::Ready) {
-                blamed.push(window);
-            } else if copy.state < ReplicaState::Ready {
-                waiting.push((self.distance(window).unwrap_or(u64::MAX), window));
-            }
-        }
-        waiting.sort_unstable();
-        blamed.extend(waiting.into_iter().take(UNREPORTED_MAX).map(|(_, window)| window));
-        for window in blamed {
-            let Some(WindowEntry { copies, losses, failed, .. }) = self.windows.get_mut(&window) else { continue };
-            // A worker that has not reported the lease may still have computed the windows that were taken from it.
-            let was_alone = |copy: &Replica| copy.worker == worker && copy.is_alone && copy.is_reported;
-            losses.count(!is_shared && copies.iter().any(was_alone));
-            *failed |= losses.are_too_many();
-        }
-    }
-
     /// Retries failed windows for a reader that joins, because it may have restarted after the failure. If its job
     /// goes on, lost workers still count, and windows that lost too many stay given up.
     fn retry_failed(&mut self, from: WindowId, goes_on: bool) {
@@ -462,7 +438,7 @@ impl<P: Plan> Sequencer<P> {
             return;
         }
         for held in self.windows.range_mut(from..).map(|(_, held)| held).filter(|held| held.failed) {
-            let losses = if goes_on { held.losses } else { Losses::default() };
+            let losses = if goes_on { std::mem::take(&mut held.losses) } else { Losses::default() };
             let (copies, failed) = (std::mem::take(&mut held.copies), losses.are_too_many());
             *held = WindowEntry { copies, losses, failed, ..WindowEntry::default() };
         }

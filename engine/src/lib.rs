@@ -36,6 +36,7 @@ mod executor;
 mod explain;
 mod feed;
 mod function;
+mod job;
 mod pipeline;
 mod preview;
 mod session;
@@ -48,14 +49,15 @@ mod tensor_parameter;
 pub use error::{Error, ErrorKind, Result};
 pub use explain::{Explanation, type_name};
 pub use feed::{
-    Feed, FeedSpec, LookupSpec, Materialized, Reader, SnapshotPieces, SnapshotSource, SourceRow, StoreUsage,
-    StoredState, StoredWindow, WindowPlan, WindowRows, WindowStore, operator_differences, operator_versions,
+    Feed, FeedSpec, LookupSpec, Reader, SnapshotPieces, SnapshotSource, SourceRow, StoreUsage, StoredState,
+    StoredWindow, WindowPlan, WindowRows, WindowStore, operator_differences, operator_versions,
 };
 pub use forebay_protocol::{
-    Batch, Boundaries, DeliveryMode, FeedOptions, FeedSettings, LengthBuckets, OnError, OptionKind, OptionSet,
-    OptionSpec, ReadOptions, SessionOptions, Start, Token, WindowKey, parse_bytes,
+    Batch, Boundaries, DeliveryMode, FeedOptions, FeedSettings, JobOptions, LengthBuckets, OnError, OptionKind,
+    OptionSet, OptionSpec, ReadOptions, SessionOptions, Start, Token, WindowKey, parse_bytes,
 };
 pub use function::{BatchFn, CallError, Function};
+pub use job::{Job, JobEstimate, JobProgress, Materialized};
 pub use pipeline::Pipeline;
 pub use preview::Preview;
 pub use session::{Broken, Output, Session, SessionBuilder, build};
@@ -68,8 +70,9 @@ pub use forebay_diagnostics::nearest;
 pub use forebay_arrays as arrays;
 pub use forebay_arrays::digest;
 
-/// The file formats of tables: their descriptors and their reference.
-pub use forebay_storage::{StoreWait, formats};
+/// The file formats of tables and of jobs: their descriptors and their reference.
+pub use forebay_storage::artifact::Garbage;
+pub use forebay_storage::{StoreWait, formats, writers};
 
 /// The preprocessing operators: their descriptors and their reference.
 pub use forebay_operators as operators;

@@ -189,7 +189,8 @@ impl From<crate::Error> for Refusal {
 fn options(given: &[PipelineOption]) -> Result<(FeedOptions, ReadDefaults), Refusal> {
     let (mut of_feed, mut of_reading) = (Vec::new(), Vec::new());
     for option in given {
-        let spec = find(option)?;
+        let table = || FeedOptions::TABLE.iter().chain(ReadDefaults::TABLE);
+        let spec = find(option, "pipeline option", table)?;
         let values = if spec.scope == Scope::Feed { &mut of_feed } else { &mut of_reading };
         values.push((spec.name, value(spec, option)?));
     }
@@ -202,12 +203,15 @@ fn options(given: &[PipelineOption]) -> Result<(FeedOptions, ReadDefaults), Refu
     Ok((feed, read))
 }
 
-/// The description of the named option.
-fn find(option: &PipelineOption) -> Result<&'static OptionSpec, Refusal> {
-    let table = || FeedOptions::TABLE.iter().chain(ReadDefaults::TABLE);
+/// The description of the named option in `table`, whose options are of this `kind`.
+pub(crate) fn find<T: Iterator<Item = &'static OptionSpec>>(
+    option: &PipelineOption,
+    kind: &str,
+    table: impl Fn() -> T,
+) -> Result<&'static OptionSpec, Refusal> {
     table().find(|spec| spec.name == option.name).ok_or_else(|| {
         let names: Vec<&str> = table().map(|spec| spec.name).collect();
-        let unknown = forebay_sql::Error::new(format!("unknown pipeline option \"{}\"", option.name));
+        let unknown = forebay_sql::Error::new(format!("unknown {kind} \"{}\"", option.name));
         Refusal::Placed(unknown.with_place(option.place).with_hint(
             match forebay_diagnostics::nearest(&option.name, names.iter().copied()) {
                 Some(nearest) => format!("did you mean \"{nearest}\"?"),
@@ -218,7 +222,7 @@ fn find(option: &PipelineOption) -> Result<&'static OptionSpec, Refusal> {
 }
 
 /// The option's value.
-fn value(spec: &OptionSpec, option: &PipelineOption) -> Result<serde_json::Value, Refusal> {
+pub(crate) fn value(spec: &OptionSpec, option: &PipelineOption) -> Result<serde_json::Value, Refusal> {
     let text = text(&option.value);
     match (spec.kind, &option.value) {
         (OptionKind::Boolean | OptionKind::Switch, OptionValue::Boolean(value)) => Ok((*value).into()),

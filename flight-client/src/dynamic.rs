@@ -317,7 +317,7 @@ impl ClaimDriver {
                     self.dispatch.rotate(asked);
                 }
             }
-            Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Exhausted) => {
+            Err(error) if error.may_pass() && error.kind() != ErrorKind::Internal => {
                 self.rank.trainer.lock().unanswered(seq, error.report(), now);
             }
             Err(error) => return Err(error),

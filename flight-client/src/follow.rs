@@ -215,7 +215,7 @@ impl Driver {
     fn answered(&mut self, asked: &str, answer: Result<ReaderAnswer>) -> Result<()> {
         let ReaderAnswer { mut reply, ticket } = match answer {
             Ok(answer) => answer,
-            Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Exhausted) => {
+            Err(error) if error.may_pass() && error.kind() != ErrorKind::Internal => {
                 self.held_up(asked, &error);
                 return Ok(());
             }

@@ -1,5 +1,6 @@
 //! The only map from gRPC statuses and broken connections to the engine's errors.
 
+use forebay_delivery::messages::Report;
 use forebay_protocol::{Error, ErrorKind};
 use tonic::{Code, Status};
 
@@ -48,7 +49,7 @@ pub(crate) fn sent_error(uri: &str, status: &Status) -> Result<Error, String> {
         Code::InvalidArgument | Code::OutOfRange => ErrorKind::Invalid,
         Code::Unauthenticated | Code::PermissionDenied => ErrorKind::Denied,
         Code::NotFound => ErrorKind::NotFound,
-        Code::FailedPrecondition => ErrorKind::Conflict,
+        Code::FailedPrecondition | Code::Aborted => ErrorKind::Conflict,
         Code::ResourceExhausted => ErrorKind::Exhausted,
         Code::DataLoss => ErrorKind::Data,
         // Another service, or another version of Forebay. Retrying does not help.
@@ -61,10 +62,12 @@ pub(crate) fn sent_error(uri: &str, status: &Status) -> Result<Error, String> {
         // A broken connection surfaces as Unknown, Internal or Cancelled with a transport error inside.
         _ => return Err(std::error::Error::source(status).map_or_else(|| status.message().to_owned(), root_cause)),
     };
-    Ok(match status.message().split_once("\nhint: ") {
-        Some((message, hint)) => Error::new(kind, message).with_hint(hint),
-        None => Error::new(kind, status.message()),
-    })
+    let (message, hint) = match status.message().split_once("\nhint: ") {
+        Some((message, hint)) => (message, Some(hint.to_owned())),
+        None => (status.message(), None),
+    };
+    let retry = kind.may_pass() || status.code() == Code::Aborted;
+    Ok(Error::from(&Report { kind, message: message.to_owned(), hint, retry }))
 }
 
 /// The innermost error's message.

@@ -15,6 +15,8 @@ pub(crate) fn status(error: &Error) -> Status {
     let code = match error.kind() {
         ErrorKind::Invalid => Code::InvalidArgument,
         ErrorKind::NotFound => Code::NotFound,
+        // gRPC's code for a conflict after which the caller should ask again.
+        ErrorKind::Conflict if error.may_pass() => Code::Aborted,
         ErrorKind::Conflict => Code::FailedPrecondition,
         ErrorKind::Denied => Code::Unauthenticated,
         ErrorKind::Unavailable => Code::Unavailable,
@@ -84,6 +86,12 @@ mod tests {
             let forbidden = forbidden(&error).code();
             assert_eq!(forbidden, if kind == ErrorKind::Denied { Code::PermissionDenied } else { code });
         }
+    }
+
+    #[test]
+    fn a_conflict_that_may_pass_has_a_code_of_its_own() {
+        let error = Error::new(ErrorKind::Conflict, "no").that_may_pass();
+        assert_eq!(status(&error).code(), Code::Aborted);
     }
 
     #[test]

@@ -34,12 +34,15 @@ struct Inner {
     hint: Option<String>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
     stopped: Option<Arc<dyn std::error::Error + Send + Sync>>,
+    /// Whether it may pass although others of its kind do not.
+    is_passing: bool,
 }
 
 impl Error {
     /// An error of `kind` with `message`.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self(Arc::new(Inner { kind, message: message.into(), hint: None, source: None, stopped: None }))
+        let message = message.into();
+        Self(Arc::new(Inner { kind, message, hint: None, source: None, stopped: None, is_passing: false }))
     }
 
     /// An error of `kind` with `message`, caused by `source`.
@@ -49,7 +52,7 @@ impl Error {
         source: impl std::error::Error + Send + Sync + 'static,
     ) -> Self {
         let (message, source) = (message.into(), Some(Box::new(source) as _));
-        Self(Arc::new(Inner { kind, message, hint: None, source, stopped: None }))
+        Self(Arc::new(Inner { kind, message, hint: None, source, stopped: None, is_passing: false }))
     }
 
     /// An error in the request, which the caller must fix.
@@ -74,7 +77,8 @@ impl Error {
     /// The error of a feed whose function ended the program with the exception `by`.
     pub fn of_stop(by: Arc<dyn std::error::Error + Send + Sync>) -> Self {
         let message = format!("a function ended the program: {by}");
-        Self(Arc::new(Inner { kind: ErrorKind::Unavailable, message, hint: None, source: None, stopped: Some(by) }))
+        let (kind, stopped) = (ErrorKind::Unavailable, Some(by));
+        Self(Arc::new(Inner { kind, message, hint: None, source: None, stopped, is_passing: false }))
     }
 
     /// The exception with which a function ended the program, if that is the cause.
@@ -90,15 +94,36 @@ impl Error {
             kind: self.kind(),
             message: sent(message, REPORT_CHARS_MAX),
             hint: hint.map(|hint| sent(hint, REPORT_HINT_CHARS_MAX)),
-            retry: self.kind().may_pass(),
+            retry: self.may_pass(),
         }
     }
 
     /// The same error with a hint.
     #[must_use]
     pub fn with_hint(self, hint: impl Into<String>) -> Self {
-        let (kind, message, stopped) = (self.kind(), self.0.message.clone(), self.0.stopped.clone());
-        Self(Arc::new(Inner { kind, message, hint: Some(hint.into()), source: Some(Box::new(self)), stopped }))
+        let hint = Some(hint.into());
+        self.changed(|inner| inner.hint = hint)
+    }
+
+    /// The same error, which may pass although others of its kind do not.
+    #[must_use]
+    pub fn that_may_pass(self) -> Self {
+        self.changed(|inner| inner.is_passing = true)
+    }
+
+    /// A changed copy, caused by this error.
+    fn changed(self, change: impl FnOnce(&mut Inner)) -> Self {
+        let Inner { kind, ref message, ref hint, ref stopped, is_passing, .. } = *self.0;
+        let (message, hint, stopped) = (message.clone(), hint.clone(), stopped.clone());
+        let mut inner = Inner { kind, message, hint, source: None, stopped, is_passing };
+        change(&mut inner);
+        inner.source = Some(Box::new(self));
+        Self(Arc::new(inner))
+    }
+
+    /// Whether a later attempt, or one elsewhere, may succeed.
+    pub fn may_pass(&self) -> bool {
+        self.0.is_passing || self.kind().may_pass()
     }
 
     /// What the caller should do.
@@ -141,7 +166,10 @@ impl std::error::Error for Error {
 
 impl From<&Report> for Error {
     fn from(report: &Report) -> Self {
-        let error = Self::new(report.kind, &report.message);
+        let mut error = Self::new(report.kind, &report.message);
+        if report.retry && !report.kind.may_pass() {
+            error = error.that_may_pass();
+        }
         match &report.hint {
             Some(hint) => error.with_hint(hint),
             None => error,
@@ -173,6 +201,18 @@ impl From<ColumnError> for Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_that_may_pass_is_sent_as_one() {
+        for (error, may_pass) in [
+            (Error::new(ErrorKind::Conflict, "taken"), false),
+            (Error::new(ErrorKind::Conflict, "taken").that_may_pass().with_hint("ask again"), true),
+            (Error::new(ErrorKind::Unavailable, "away"), true),
+        ] {
+            assert_eq!((error.may_pass(), error.report().retry), (may_pass, may_pass));
+            assert_eq!(Error::from(&error.report()).may_pass(), may_pass);
+        }
+    }
 
     #[test]
     fn a_long_error_is_sent_without_its_middle() {

@@ -37,6 +37,11 @@ READ: Checks = {
     "delivery": arguments.one_of("ordered", "dynamic"),
     "job": arguments.text,
 }
+JOB: Checks = {
+    "format": arguments.text,
+    "file_size": arguments.size,
+    "compression": arguments.text,
+}
 SESSION: Checks = {
     "threads": arguments.positive,
     "base": arguments.path,

@@ -28,7 +28,7 @@ from ._whole import MEMORY_LIMIT, joined
 
 if TYPE_CHECKING:
     from ._loader import Feed
-    from ._types import FeedOptions, Unpack
+    from ._types import FeedOptions, MaterializeOptions, Unpack
 
 
 class Session(LoadsNamed):
@@ -286,29 +286,28 @@ class Pipeline(Loads, Looks):
         _refuse_rest(rest)
         return Preview(self.session._native.preview(self.name, json.dumps(feed), arguments.count("rows", rows, 1)))
 
-    def materialize(self, to: str | os.PathLike[str], **options: Unpack[FeedOptions]) -> "Materialized":
-        """Writes the samples of one epoch to Parquet files in the folder or URL `to`. Takes the feed options of `load`.
+    def materialize(self, to: str | os.PathLike[str], **options: Unpack[MaterializeOptions]) -> "Materialized":
+        """Writes the samples of one epoch to files in the folder or URL `to`. Takes the feed options of `load`, and:
 
-        If the same feed has already written its samples there, this method reuses them and computes nothing.
+        - `format` ("parquet"): format of the files: "parquet", "arrow", "csv", "jsonl", "mds", "webdataset".
+        - `file_size` ("64MiB"): size of a file's samples in memory; a file holds at least one window.
+        - `compression`: compression of the files; the format's own by default.
+
+        If the same job has already written its samples there, this method reuses them and computes nothing. If it was
+        interrupted, it resumes.
         """
-        feed, rest = _split(options)
-        _refuse_rest(rest)
-        to = os.fspath(to)
-        opened = self.session._native.open(self.name, json.dumps(feed))
-        manifest, found = opened.materialize(to)
-        return Materialized(self.session, to, json.loads(manifest), found)
+        given = dict(options)
+        job = _options.checked(_options.JOB, given)
+        feed, rest = _split(given)
+        _refuse_rest(rest, _options.JOB)
+        done = self.session._native.materialize(self.name, json.dumps(feed), os.fspath(to), json.dumps(job))
+        return Materialized(self.session, json.loads(done))
 
     def cache(self) -> Table:
         """Returns a table of the query's result, computed once and stored as Parquet under the session's root. Query,
         files and versions identify the stored result. Random operators are refused, because their results would repeat
         in every epoch."""
-        opened = self.session._native.open(self.name, json.dumps({"shuffle": False}))
-        if opened.uncacheable_calls:
-            raise InvalidError(
-                f"the results of {', '.join(opened.uncacheable_calls)} must not be stored",
-                "random operators come after cache(); Python functions need a version",
-            )
-        return self.materialize(f"{self.session._native.root}/cache/{opened.id}", shuffle=False).table()
+        return Materialized(self.session, json.loads(self.session._native.cache(self.name))).table()
 
     def _looked_at(self) -> "Pipeline":
         return self
@@ -467,28 +466,37 @@ def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return _options.checked(_options.FEED, rest), rest
 
 
-def _refuse_rest(rest: dict[str, Any]) -> None:
+def _refuse_rest(rest: dict[str, Any], others: _options.Checks = {}) -> None:
     for name in rest:
-        raise TypeError(f"unexpected keyword argument {name!r}; feed options are {', '.join(_options.FEED)}")
+        options = ", ".join([*others, *_options.FEED])
+        raise TypeError(f"unexpected keyword argument {name!r}; the options are {options}")
 
 
 class Materialized:
-    """Samples stored in Parquet files."""
+    """Samples stored in files."""
 
-    def __init__(self, session: Session, url: str, manifest: dict[str, Any], found: bool):
+    def __init__(self, session: Session, done: dict[str, Any]):
         self._session = session
-        self.url = url
-        # The folder of the files, below `url`. Other runs may have left files in other folders there.
-        self.folder: str = manifest["folder"]
-        self.files: list[str] = manifest["files"]
-        self.rows: int = manifest["rows"]
-        self.bad_rows: int = manifest["bad_rows"]
+        # The folder, as an absolute path or URL.
+        self.url: str = done["url"]
+        # The id of the job that wrote them.
+        self.job: str = done["job"]
+        # The data files, relative to `url`, in the samples' order.
+        self.files: list[str] = done["files"]
+        # Samples in all files.
+        self.rows: int = done["rows"]
+        # Rows that could not be computed, and are left out.
+        self.bad_rows: int = done["bad_rows"]
+        # The size of all files.
+        self.bytes: int = done["bytes"]
         # Whether the samples existed already.
-        self.found = found
+        self.found: bool = done["found"]
+        # The folder of the bad rows, if the feed records them.
+        self.quarantine: str | None = done["quarantine"]
 
     def table(self) -> Table:
         """The samples as a table."""
-        return self._session.table(f"{self.url.rstrip('/')}/{self.folder}", format="parquet")
+        return self._session.table(self.url)
 
     def __repr__(self) -> str:
         return f"<forebay.Materialized {self.rows} rows in {len(self.files)} files at {self.url}>"

@@ -18,7 +18,7 @@ from ._whole import MEMORY_LIMIT, ordered
 if TYPE_CHECKING:
     from ._loader import Loader
     from ._session import Materialized, Pipeline, Preview, Session, Text
-    from ._types import FeedOptions, Unpack
+    from ._types import FeedOptions, MaterializeOptions, Unpack
 
 
 class Table(Loads, Looks):
@@ -268,7 +268,7 @@ class Table(Loads, Looks):
         """See `Pipeline.cache`."""
         return self.pipeline().cache()
 
-    def materialize(self, to: str | os.PathLike[str], **options: Unpack[FeedOptions]) -> "Materialized":
+    def materialize(self, to: str | os.PathLike[str], **options: Unpack[MaterializeOptions]) -> "Materialized":
         """See `Pipeline.materialize`."""
         return self.pipeline().materialize(to, **options)
 

@@ -45,7 +45,7 @@ else:
         return _TypeVar(name)
 
 
-__all__ = ["B", "FeedOptions", "LoadOptions", "ReadOptions", "T", "U", "Unpack"]
+__all__ = ["B", "FeedOptions", "LoadOptions", "MaterializeOptions", "ReadOptions", "T", "U", "Unpack"]
 
 # The tensors of a format, such as `torch.Tensor`.
 T = TypeVar("T", default=Any)
@@ -79,6 +79,16 @@ class ReadOptions(TypedDict, total=False):
     delivery: Literal["ordered", "dynamic"] | None
     job: str | None
     # end: options of reading
+
+
+class MaterializeOptions(FeedOptions, total=False):
+    """Arguments of `materialize`, without the folder."""
+
+    # begin: options of a job
+    format: str | None
+    file_size: int | str | None
+    compression: str | None
+    # end: options of a job
 
 
 class LoadOptions(FeedOptions, ReadOptions, total=False):

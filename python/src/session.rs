@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use forebay_engine::{FeedOptions, Output, ReadOptions, SessionOptions, SourceRow, type_name};
+use forebay_engine::{
+    FeedOptions, JobOptions, JobProgress, Materialized, Output, ReadOptions, SessionOptions, SourceRow, type_name,
+};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyList};
 use serde::de::DeserializeOwned;
@@ -149,6 +151,22 @@ impl Session {
         Ok((table, preview.html().or_raise(py)?, preview.num_rows(), preview.bad_rows()))
     }
 
+    /// Writes the samples of one epoch to files in the folder or URL `to`, with feed options and job options as JSON.
+    /// Returns the result as JSON.
+    fn materialize(&self, py: Python<'_>, name: &str, feed: &str, to: &str, job: &str) -> PyResult<String> {
+        let (feed, options) = (json::<FeedOptions>(py, feed)?, json::<JobOptions>(py, job)?);
+        let written = async {
+            let job = self.session.job(name, &feed, to, &options).await?;
+            job.run(&JobProgress::default()).await
+        };
+        Ok(materialized(&self.runtime.wait(py, written)?.or_raise(py)?))
+    }
+
+    /// Writes the samples to files that the session keeps, unless it has them. Returns the result as JSON.
+    fn cache(&self, py: Python<'_>, name: &str) -> PyResult<String> {
+        Ok(materialized(&self.runtime.wait(py, self.session.cached(name))?.or_raise(py)?))
+    }
+
     /// Opens a pipeline as a feed, with feed options as JSON, and with all columns or only the given ones.
     #[pyo3(signature = (name, options, columns = None))]
     fn open(&self, py: Python<'_>, name: &str, options: &str, columns: Option<Vec<String>>) -> PyResult<Feed> {
@@ -218,13 +236,6 @@ impl Feed {
         Ok((settings.batch_size, settings.epochs, settings.drop_last, samples))
     }
 
-    /// Writes the samples to Parquet under `url`. Returns the manifest as JSON, and whether the samples existed
-    /// already.
-    fn materialize(&self, py: Python<'_>, url: &str) -> PyResult<(String, bool)> {
-        let done = self.runtime.wait(py, self.feed.materialize(url))?.or_raise(py)?;
-        Ok((serde_json::to_string(&done).map_err(|error| invalid(py, error.to_string()))?, done.found))
-    }
-
     /// Calls whose results must not be stored.
     #[getter]
     fn uncacheable_calls(&self) -> Vec<String> {
@@ -262,6 +273,22 @@ impl Feed {
         let reader = self.feed.read(&json::<ReadOptions>(py, options)?).or_raise(py)?;
         Ok(Stream::start(&self.runtime, Source::Local(Box::new(reader)), ahead))
     }
+}
+
+/// The fields of Python's `Materialized`, as JSON.
+fn materialized(done: &Materialized) -> String {
+    let files: Vec<&str> = done.files().iter().map(|file| file.name.as_str()).collect();
+    let fields = serde_json::json!({
+        "url": done.url(),
+        "job": done.job(),
+        "files": files,
+        "rows": done.rows(),
+        "bad_rows": done.bad_rows(),
+        "bytes": done.bytes(),
+        "found": done.found(),
+        "quarantine": done.quarantine(),
+    });
+    fields.to_string()
 }
 
 fn place(source: SourceRow) -> (String, u64) {

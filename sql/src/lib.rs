@@ -71,4 +71,7 @@ pub use plan::plan;
 pub use relations::relation_planner;
 pub use rows_node::RowsNode;
 pub use sample::SAMPLE;
-pub use statement::{OptionValue, PipelineDefinition, PipelineOption, Statement, TableDefinition};
+pub use statement::{
+    MaterializeDefinition, MaterializeSource, OptionValue, PipelineDefinition, PipelineOption, Statement,
+    TableDefinition,
+};

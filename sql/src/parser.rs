@@ -3,6 +3,8 @@
 //! DataFusion's parser handles `CREATE EXTERNAL TABLE` and queries. This module parses the few statements about
 //! pipelines, from the same tokens. The whole text is split into tokens once, so every place refers to the whole text.
 
+mod materialize;
+
 use datafusion::error::DataFusionError;
 use datafusion::sql::parser::{DFParser, DFParserBuilder};
 use datafusion::sql::sqlparser::parser::ParserError;
@@ -20,7 +22,7 @@ const TEXT_BYTES_MAX: usize = 1 << 20;
 
 /// The first words of statements.
 const ACCEPTED: &str = "CREATE PIPELINE, DROP PIPELINE, SHOW PIPELINES, DESCRIBE PIPELINE, EXPLAIN PIPELINE, \
-                        CREATE EXTERNAL TABLE, DROP TABLE, SHOW TABLES and DESCRIBE";
+                        MATERIALIZE, CREATE EXTERNAL TABLE, DROP TABLE, SHOW TABLES and DESCRIBE";
 
 /// Reads all statements of a text. They are separated by `;`; comments are skipped.
 ///
@@ -75,6 +77,7 @@ impl Statements<'_> {
             Some("SHOW") => self.show(),
             Some("DESCRIBE" | "DESC") => self.describe(),
             Some("EXPLAIN") => self.explain(),
+            Some("MATERIALIZE") => self.materialize(place),
             _ => Err(refuse_statement(&first).with_place(place)),
         }
     }
@@ -399,7 +402,7 @@ fn refuse_statement(first: &TokenWithSpan) -> Error {
             Error::new(format!("{word} is not supported: a script cannot change session settings"))
                 .with_hint("options of a pipeline are in its `WITH (…)`")
         }
-        _ => match nearest(&word, ["CREATE", "DROP", "SHOW", "DESCRIBE", "EXPLAIN", "SELECT"]) {
+        _ => match nearest(&word, ["CREATE", "DROP", "SHOW", "DESCRIBE", "EXPLAIN", "MATERIALIZE", "SELECT"]) {
             Some("SELECT") => {
                 Error::new(format!("expected a statement, found {}", described(&first.token))).with_hint(WRAP)
             }

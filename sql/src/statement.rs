@@ -57,6 +57,37 @@ pub enum Statement {
         /// Where the name is.
         place: Place,
     },
+    /// `MATERIALIZE pipeline | (query) TO 'url' [WITH (…)]`
+    Materialize(MaterializeDefinition),
+}
+
+/// Samples to write to files, as `MATERIALIZE` declares it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MaterializeDefinition {
+    /// The samples.
+    pub source: MaterializeSource,
+    /// The path or URL of the folder, as it was written.
+    pub url: String,
+    /// Where that text is.
+    pub url_place: Place,
+    /// The pairs of `WITH (…)`, in order. Each name occurs once.
+    pub options: Vec<PipelineOption>,
+    /// Where the statement starts.
+    pub place: Place,
+}
+
+/// The samples that `MATERIALIZE` writes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum MaterializeSource {
+    /// Those of a pipeline.
+    Pipeline {
+        /// The pipeline.
+        name: String,
+        /// Where the name is.
+        place: Place,
+    },
+    /// Those of a query in brackets: a pipeline without options.
+    Query(Box<PipelineDefinition>),
 }
 
 /// A named table over files, as `CREATE EXTERNAL TABLE` declares it.

@@ -68,6 +68,7 @@ mod stores;
 mod text_types;
 mod waits;
 mod widening;
+pub mod writers;
 
 pub use dataset::{BadRead, Dataset, DatasetSpec, RangeRows};
 pub use detection::format_at;

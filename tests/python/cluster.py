@@ -24,7 +24,7 @@ from support import STOPPED_WITHIN_SECONDS, Process, binary, environment
 # The longest time without a batch of any rank. Far more than a busy machine needs.
 PATIENCE_SECONDS = 90
 # Exit codes of the command: see docs/operations.md.
-CONFLICT, UNAVAILABLE, EXHAUSTED = 5, 6, 7
+CONFLICT, UNAVAILABLE = 5, 6
 # How long ranks look for a dispatcher with workers before they give up.
 RETRY_SECONDS = 60
 # Lines of a process's log in the text of a failure.

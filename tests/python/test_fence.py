@@ -2,7 +2,7 @@
 
 import re
 
-from cluster import CONFLICT, EXHAUSTED, check, tail, undisturbed, write_script
+from cluster import CONFLICT, check, tail, undisturbed, write_script
 from test_chaos import read_to_the_end, started, wait_for_end
 
 __all__ = ["started"]
@@ -37,7 +37,7 @@ def test_ranks_of_one_job_with_other_world_sizes_are_refused(started, tmp_path):
     rank = other.ranks[2]
     other.start(rank)
     code = wait_for_end(rank.process, job, "the third rank, which is to be refused")
-    assert code == EXHAUSTED, f"it ended with {code}:\n{tail(rank.log)}"
+    assert code == CONFLICT, f"it ended with {code}:\n{tail(rank.log)}"
     assert re.search(OTHER_WORLD_SIZE, rank.log.read_text()), tail(rank.log)
     assert re.search(r"\b2\b", rank.log.read_text()) and re.search(r"\b3\b", rank.log.read_text()), tail(rank.log)
     # The job that was there first does not notice.

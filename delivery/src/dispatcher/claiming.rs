@@ -119,10 +119,11 @@ impl<P: Plan> Dispatcher<P> {
         // A leaving rank takes no claim that it does not name.
         let is_whole = !contact.was_here || message.claims.is_leaving;
         contact.was_here |= contact.is_here;
-        if contact.has_left && message.claims.held.is_empty() {
+        if is_end {
+            // An end is final, so it counts even if the message is late or was meant for an earlier dispatcher.
             group.ended.insert(rank, session);
         }
-        let ended = group.hear_of_ended(message);
+        let ended = group.hear_of_ended(message, is_whole);
         let all_here = group.awaited(world_size).is_empty();
         // Wakes the other ranks: the set of awaited ranks, or of claims to grant, may have changed.
         self.revision += u64::from(is_new || is_whole || !ended.is_empty() || all_here == group.awaiting.is_some());

@@ -59,7 +59,7 @@ impl Fence {
     /// Takes a rank's message. Returns the session of the reader that this one replaces, if there is one.
     ///
     /// # Errors
-    /// Returns the reason if the process may not read: `Conflict` for good, `Exhausted` if it should ask again.
+    /// Returns the reason if the process may not read: for good, or, with `retry`, until it asks again.
     pub(super) fn admit(&mut self, sync: &ReaderSync, now: Millis) -> Result<Option<u64>, Report> {
         let Some(member) = sync.member.as_ref().filter(|_| holds(Rule::OrderedRanksAreFenced)) else {
             return Ok(None);
@@ -151,11 +151,11 @@ impl Crew {
                 // The newer process may be gone, and its machine's clock ahead.
                 let is_silent = known.contact + CONTACT_MS < now;
                 let report = replaced(sync.rank, &member.job);
-                Err(if is_silent { Report { kind: ErrorKind::Exhausted, retry: true, ..report } } else { report })
+                Err(Report { retry: is_silent, ..report })
             }
             _ if is_older => {
                 let report = replaced(sync.rank, &member.job);
-                Err(Report { kind: ErrorKind::Exhausted, retry: true, ..report })
+                Err(Report { retry: true, ..report })
             }
             _ => Ok(false),
         }
@@ -178,7 +178,7 @@ impl Crew {
     /// Returns the difference between a process and the ranks whose parts do not fit its own, and these ranks.
     fn misfit(&self, sync: &ReaderSync, member: &Membership) -> Option<(Report, Vec<u64>)> {
         let report = |what: String, rank, other: String, hint: &str| Report {
-            kind: ErrorKind::Exhausted,
+            kind: ErrorKind::Conflict,
             message: format!("rank {} {what} in job \"{}\", and rank {rank} {other}", sync.rank, member.job),
             hint: Some(hint.to_owned()),
             retry: true,
@@ -276,9 +276,11 @@ mod tests {
         fence
     }
 
-    fn refusal(fence: &mut Fence, sync: &ReaderSync, now: Millis) -> (ErrorKind, String) {
+    /// Returns whether the refused process should ask again, and why it is refused.
+    fn refusal(fence: &mut Fence, sync: &ReaderSync, now: Millis) -> (bool, String) {
         let report = fence.admit(sync, now).expect_err("a misfit");
-        (report.kind, report.message)
+        assert_eq!(report.kind, ErrorKind::Conflict);
+        (report.retry, report.message)
     }
 
     #[test]
@@ -290,7 +292,7 @@ mod tests {
         assert_eq!(fence.check(&new), Ok(()));
         let replaced = "a newer process reads as rank 0 of job \"j\"";
         assert_eq!(fence.check(&old).expect_err("replaced").message, replaced);
-        assert_eq!(refusal(&mut fence, &old, 2), (ErrorKind::Conflict, replaced.to_owned()));
+        assert_eq!(refusal(&mut fence, &old, 2), (false, replaced.to_owned()));
         // Other jobs, and ranks without a job, are not compared.
         let member = Membership { job: "k".into(), ..old.member.clone().expect("of a job") };
         assert_eq!(fence.admit(&ReaderSync { member: Some(member), ..old.clone() }, 2), Ok(None));
@@ -312,7 +314,7 @@ mod tests {
             let mut fence = Fence::default();
             for now in [0, CONTACT_MS, 2 * CONTACT_MS] {
                 assert_eq!(fence.admit(&rank(0, 2, 10, (0, 0)), now), Ok(None));
-                assert_eq!(refusal(&mut fence, &misfit, now + CONTACT_MS), (ErrorKind::Exhausted, said.to_owned()));
+                assert_eq!(refusal(&mut fence, &misfit, now + CONTACT_MS), (true, said.to_owned()));
             }
             assert_eq!(fence.admit(&misfit, 3 * CONTACT_MS + 1), Ok(None));
         }
@@ -322,13 +324,13 @@ mod tests {
     fn a_job_restarts_with_other_settings_when_its_ranks_are_silent_or_have_left() {
         let mut fence = two();
         let new = rank(0, 3, 12, (0, 40));
-        assert_eq!(refusal(&mut fence, &new, CONTACT_MS).0, ErrorKind::Exhausted);
+        assert!(refusal(&mut fence, &new, CONTACT_MS).0);
         assert_eq!(fence.admit(&new, CONTACT_MS + 1), Ok(None));
         assert_eq!(fence.admit(&rank(1, 3, 13, (0, 40)), CONTACT_MS + 1), Ok(None));
         // An old process that wakes does not read, however long the new ones are silent.
         let said = "a newer process reads as rank 1 of job \"j\"";
-        for (now, kind) in [(2 * CONTACT_MS, ErrorKind::Conflict), (9 * CONTACT_MS, ErrorKind::Exhausted)] {
-            assert_eq!(refusal(&mut fence, &rank(1, 2, 11, (0, 0)), now), (kind, said.to_owned()));
+        for (now, retry) in [(2 * CONTACT_MS, false), (9 * CONTACT_MS, true)] {
+            assert_eq!(refusal(&mut fence, &rank(1, 2, 11, (0, 0)), now), (retry, said.to_owned()));
         }
         let woken = refusal(&mut fence, &rank(2, 4, 8, (0, 0)), 9 * CONTACT_MS);
         assert_eq!(woken.1, "rank 2 has world size 4 in job \"j\", and rank 0 has world size 3");
@@ -356,10 +358,10 @@ mod tests {
             // The restarted job's rank 0 is newer than all.
             assert!(rule.is_some() || fence.admit(&rank(0, 3, 11, (0, 0)), CONTACT_MS + 4) == Ok(None));
             break_rule(None);
-            woken.map_err(|report| (report.kind, report.message))
+            woken.map_err(|report| (report.retry, report.message))
         };
         let said = "a newer process reads as rank 0 of job \"j\"";
-        assert_eq!(woken(None), Err((ErrorKind::Exhausted, said.to_owned())));
+        assert_eq!(woken(None), Err((true, said.to_owned())));
         assert_eq!(woken(Some(Rule::ReplacedRanksAreRemembered)), Ok(None));
     }
 

@@ -162,11 +162,19 @@ impl Group {
     }
 
     /// Takes what a rank knows of ranks that have ended, and returns those that are news here, each with its claims.
-    pub(super) fn hear_of_ended(&mut self, message: &ClaimMessage) -> Vec<(u64, ClaimSync)> {
+    ///
+    /// The claims of a process that has ended never change. A rank whose first report (`is_whole`) is from before the
+    /// base knows those that are only a sum here. If all ranks resumed from an earlier checkpoint, they are the ones
+    /// to compare with.
+    pub(super) fn hear_of_ended(&mut self, message: &ClaimMessage, is_whole: bool) -> Vec<(u64, ClaimSync)> {
+        let begin = message.claims.base.begin;
         let others = message.claims.ended.iter().filter(|(rank, _)| **rank < message.world_size);
         let others: Vec<_> = others.filter(|(rank, _)| **rank != message.rank).collect();
-        let is_news =
-            |group: &mut Self, rank, session| group.ended.get(&rank) != Some(&session) && group.heard_of(rank, session);
+        let is_news = |group: &mut Self, rank, session| {
+            let is_known = group.ended.get(&rank) == Some(&session);
+            let says_more = is_whole && group.claims.begin_of(rank).is_some_and(|known| begin < known);
+            (!is_known || says_more) && group.heard_of(rank, session)
+        };
         let others = others.into_iter().filter(|(rank, ended)| is_news(self, **rank, ended.session));
         let others: Vec<_> = others.collect();
         self.ended.extend(others.iter().map(|(rank, ended)| (**rank, ended.session)));

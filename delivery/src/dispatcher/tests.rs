@@ -128,6 +128,22 @@ fn a_worker_is_refused_when_another_takes_its_address() {
 }
 
 #[test]
+fn workers_that_take_an_address_from_each_other_are_not_counted_against_a_window() {
+    let mut dispatcher = dispatcher(1, &["f"]);
+    let mut trainer = trainer("f", 1);
+    ask(&mut dispatcher, &mut trainer, LATER);
+    let mut workers: Vec<_> = (7..40).map(|id| worker(id, "w", 1_000)).collect();
+    for index in 0..workers.len() {
+        dispatcher.worker_sync(&workers[index].sync(), LATER).expect("its own address");
+        dispatcher.worker_reply(7 + index as u64, LATER).expect("known");
+        if let Some(replaced) = index.checked_sub(1) {
+            dispatcher.worker_sync(&workers[replaced].sync(), LATER).expect_err("it was replaced");
+        }
+    }
+    assert_eq!(dispatcher.failures().count(), 0);
+}
+
+#[test]
 fn a_young_dispatcher_keeps_the_windows_of_feeds_that_are_not_open_yet() {
     let (mut worker, mut trainer) = (worker(7, "w7", 1_000), trainer("f", 1));
     let mut before = dispatcher(1, &["f"]);
@@ -563,6 +579,47 @@ fn a_rank_that_has_ended_is_not_awaited_when_another_resumes() {
     let mut alone =
         crate::Claimer::new("f".into(), "j".into(), 40 << 16, alone, begin, marks.claims.as_deref()).expect("whole");
     assert!(finish(&mut another, &mut alone, &mut worker).is_empty());
+}
+
+#[test]
+fn a_dispatcher_that_has_just_started_takes_the_end_of_a_rank_from_its_last_message() {
+    let mut first = dispatcher(1, &["f"]);
+    let (mut zero, mut one, mut worker) = (rank(0, 5), rank(1, 6), worker(7, "w7", 1_000));
+    for _ in 0..8 {
+        let _ = (claim(&mut first, &mut zero), claim(&mut first, &mut one));
+        exchange(&mut first, &mut worker, LATER);
+    }
+    finish(&mut first, &mut one, &mut worker);
+    // Rank 0 has not heard of the end, and the dispatcher that has restarts.
+    let mut second = dispatcher(2, &["f"]);
+    second.claim_sync(&one.leave(), LATER).expect("the newest");
+    zero.turn();
+    assert_eq!(finish(&mut second, &mut zero, &mut worker).len(), 2);
+}
+
+#[test]
+fn a_rank_resumes_from_before_claims_of_a_rank_that_has_ended() {
+    let mut dispatcher = dispatcher(1, &["f"]);
+    let (mut zero, mut one, mut worker) = (rank(0, 5), rank(1, 6), worker(7, "w7", 1_000));
+    for _ in 0..8 {
+        let _ = (claim(&mut dispatcher, &mut zero), claim(&mut dispatcher, &mut one));
+        exchange(&mut dispatcher, &mut worker, LATER);
+    }
+    finish(&mut dispatcher, &mut one, &mut worker);
+    // Rank 0 hears of the end before it saves a token. Then all claims are done, and the first are added up.
+    claim(&mut dispatcher, &mut zero).expect("the newest");
+    let (first, _) = zero.take().expect("granted");
+    zero.delivered(first.claim, first.claim.run * 4 + 1);
+    let token = zero.token();
+    zero.delivered(first.claim, first.end);
+    let mut delivered = finish(&mut dispatcher, &mut zero, &mut worker);
+    delivered.push(first.claim.run);
+    assert!(zero.latest().is_some_and(|reply| reply.base.passed > 0));
+    // All ranks resume, and rank 1 has not come yet. The token knows what the dispatcher has added up.
+    let mut again = finish(&mut dispatcher, &mut resume(0, &token, 20), &mut worker);
+    again.sort_unstable();
+    delivered.sort_unstable();
+    assert_eq!(again, delivered);
 }
 
 /// Resumes a rank of two of job `j` from its token.

@@ -4,49 +4,106 @@
 //! coincidence. A lost worker counts against the windows that it was computing. A window that may have ended several
 //! workers becomes suspicious and is leased *alone*: its worker computes no other window meanwhile. A window is given
 //! up only when workers that computed it alone were lost too.
+//!
+//! A worker that is heard again was cut off, or another one took its address. No window ended it, so its loss no longer
+//! counts.
 
+use super::{Replica, ReplicaState, Sequencer, WindowEntry, WorkerId};
 use crate::rules::{Rule, holds};
+use crate::window::{Plan, WindowId};
 
 /// The number of workers that may be lost over a window before it is leased alone.
-pub(super) const LOSSES_MAX: u32 = 3;
+pub(super) const LOSSES_MAX: usize = 3;
 /// The number of workers that may be lost over a window that is leased alone. One may be a coincidence.
-pub(super) const LOSSES_ALONE_MAX: u32 = 2;
+pub(super) const LOSSES_ALONE_MAX: usize = 2;
 /// The number of workers that may be lost over a window in all. A window that ends its worker at once is never
 /// reported by it.
-const LOSSES_IN_ALL_MAX: u32 = 20;
+const LOSSES_IN_ALL_MAX: usize = 20;
 /// The number of windows, of those that a lost worker would have begun next, that it may have begun since its last
 /// message.
-pub(super) const UNREPORTED_MAX: usize = 2;
+const UNREPORTED_MAX: usize = 2;
 
 /// The workers that were lost over a window.
 ///
 /// They are counted for as long as the window is needed. A window that is ready may still hold a row that ends its
 /// worker, because a worker whose memory is full computes some rows when they are requested.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Losses {
-    all: u32,
-    alone: u32,
+    lost: Vec<Lost>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Lost {
+    /// The worker, unless it was lost in an earlier life of this process.
+    worker: Option<WorkerId>,
+    /// Whether it was computing nothing else.
+    is_alone: bool,
 }
 
 impl Losses {
     /// Returns whether the window may end its workers, so that it must be leased alone.
-    pub(super) fn are_suspicious(self) -> bool {
-        self.all >= LOSSES_MAX
+    pub(super) fn are_suspicious(&self) -> bool {
+        self.lost.len() >= LOSSES_MAX
     }
 
-    /// Counts a worker, which was computing nothing else if the window was leased alone.
-    pub(super) fn count(&mut self, is_alone: bool) {
+    /// Counts a worker, or one of an earlier life, which was computing nothing else if the window was leased alone.
+    pub(super) fn count(&mut self, worker: Option<WorkerId>, is_alone: bool) {
         if holds(Rule::LossesAreCounted) {
-            self.all += 1;
-            self.alone += u32::from(is_alone);
+            self.lost.push(Lost { worker, is_alone });
         }
+    }
+
+    /// Counts a worker no longer. Returns how often it was counted.
+    fn acquit(&mut self, worker: WorkerId) -> usize {
+        let before = self.lost.len();
+        self.lost.retain(|lost| lost.worker != Some(worker));
+        before - self.lost.len()
     }
 
     /// Returns whether the window must be given up.
-    pub(super) fn are_too_many(self) -> bool {
+    pub(super) fn are_too_many(&self) -> bool {
+        let alone = self.lost.iter().filter(|lost| lost.is_alone).count();
         match holds(Rule::BlameIsConfirmedAlone) {
-            true => self.alone >= LOSSES_ALONE_MAX || self.all >= LOSSES_IN_ALL_MAX,
+            true => alone >= LOSSES_ALONE_MAX || self.lost.len() >= LOSSES_IN_ALL_MAX,
             false => self.are_suspicious(),
         }
+    }
+}
+
+impl<P: Plan> Sequencer<P> {
+    /// Returns whether the window may end its workers.
+    pub(super) fn is_suspicious(&self, window: WindowId) -> bool {
+        let held = self.windows.get(&window).map(|held| &held.losses);
+        held.or_else(|| self.remembered.get(&window)).is_some_and(Losses::are_suspicious)
+    }
+
+    /// Counts the loss of a worker against the windows that it was computing, and gives up those that lost too many.
+    /// With `is_shared`, it was computing windows of other feeds as well, so that none was alone.
+    pub(super) fn blame(&mut self, worker: WorkerId, is_shared: bool) {
+        let blames_all = !holds(Rule::OnlyWindowsAtWorkAreBlamed);
+        let mut blamed = Vec::new();
+        let mut waiting = Vec::new();
+        for (window, copy) in self.copies_of(worker) {
+            if copy.at_work || (blames_all && copy.state < ReplicaState::Ready) {
+                blamed.push(window);
+            } else if copy.state < ReplicaState::Ready {
+                waiting.push((self.distance(window).unwrap_or(u64::MAX), window));
+            }
+        }
+        waiting.sort_unstable();
+        blamed.extend(waiting.into_iter().take(UNREPORTED_MAX).map(|(_, window)| window));
+        for window in blamed {
+            let Some(WindowEntry { copies, losses, failed, .. }) = self.windows.get_mut(&window) else { continue };
+            // A worker that has not reported the lease may still have computed the windows that were taken from it.
+            let was_alone = |copy: &Replica| copy.worker == worker && copy.is_alone && copy.is_reported;
+            losses.count(Some(worker), !is_shared && copies.iter().any(was_alone));
+            *failed |= losses.are_too_many();
+        }
+    }
+
+    /// Counts a worker against no window, because it lives. Windows that were given up stay so for their readers.
+    /// Returns whether it was counted.
+    pub(super) fn acquit(&mut self, worker: WorkerId) -> bool {
+        self.windows.values_mut().map(|held| held.losses.acquit(worker)).sum::<usize>() > 0
     }
 }

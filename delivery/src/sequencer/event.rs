@@ -53,6 +53,11 @@ pub enum Event {
         /// Whether it was computing windows of other feeds as well.
         is_shared: bool,
     },
+    /// A worker that was lost was heard again, although it does not join: no window ended it.
+    WorkerLives {
+        /// The worker.
+        worker: WorkerId,
+    },
     /// A reader joined.
     ReaderJoined {
         /// The reader.

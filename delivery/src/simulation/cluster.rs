@@ -195,7 +195,7 @@ impl SimulatedCluster {
             }
             Role::Worker(index) => {
                 if !self.workers[index].is_up() {
-                    self.workers[index].start(world, index > 0);
+                    self.start_worker(index, index > 0);
                 }
             }
             Role::Liar => {}
@@ -204,6 +204,15 @@ impl SimulatedCluster {
                 None => self.jobs[reader - self.readers.len()].start(world, rank),
             },
         }
+    }
+
+    /// Starts a worker. It takes its address from any other worker there, which then seems lost before it knows.
+    fn start_worker(&mut self, index: usize, may_refuse: bool) {
+        let address = self.workers[index].address;
+        if let Some(other) = self.workers.iter().find(|it| it.is_up() && it.address == address) {
+            self.world.out_of_contact(other.process.node);
+        }
+        self.workers[index].start(&mut self.world, may_refuse);
     }
 
     /// Restarts a worker that ended by itself: at its own address, if another worker has the one that it had.
@@ -298,7 +307,7 @@ impl SimulatedCluster {
                 let Some(other) = (0..WORKERS).find(|&other| !self.workers[other].is_up()) else { return };
                 self.world.faults.fired(Fault::SameAddress);
                 self.workers[other].address = self.workers[worker].address;
-                self.workers[other].start(&mut self.world, false);
+                self.start_worker(other, false);
             }
             Blow::CutOff => {
                 // At most once, and never the first worker, which never refuses a feed.

@@ -146,9 +146,9 @@ impl DispatcherNode {
                     dispatcher.open(&sync.feed, plan, now);
                 }
                 if let Err(why) = dispatcher.reader_sync(&sync, now) {
-                    let message = match why.kind {
-                        ErrorKind::Conflict => NodeMessage::Superseded,
-                        _ => NodeMessage::Wait { call: sync.seq },
+                    let message = match why.retry {
+                        false => NodeMessage::Superseded,
+                        true => NodeMessage::Wait { call: sync.seq },
                     };
                     if matches!(message, NodeMessage::Wait { .. }) {
                         world.faults.fired(Fault::MisfitWaited);

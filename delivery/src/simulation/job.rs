@@ -33,7 +33,7 @@ struct End {
     session: u64,
     /// Whether a dispatcher has acknowledged it.
     is_known: bool,
-    /// How often dispatchers had been started then.
+    /// How often dispatchers had been started when it was first said.
     dispatchers_started: u64,
 }
 
@@ -61,7 +61,8 @@ pub(super) struct DynamicJob {
     old: Option<OldToken>,
     /// Whether no rank has resumed alone since all began.
     is_clean: bool,
-    /// Whether a rank had ended before all resumed. Until it is back, the others continue as if it had all its claims.
+    /// Whether a process, perhaps an old one, had come to its rank's end before all resumed. Until its rank is back, the
+    /// others continue as if it had all the claims of that process.
     is_again: bool,
     /// The most claims that a rank may hold.
     held_max: u64,
@@ -236,7 +237,7 @@ impl DynamicJob {
             let until = world.now + world.random.between(100, 15_000);
             self.zombie = Some(Zombie { member, until, taken, latest });
         } else {
-            member.close(world);
+            self.close(world, member);
         }
         let after = world.random.pick(&[10, 10, 100, 500, 3_000]);
         world.schedule(world.now + after, WorldEvent::Start(trainer_node(self.index, rank)));
@@ -245,11 +246,10 @@ impl DynamicJob {
     /// Kills all processes, and resumes the job from its last common checkpoint, perhaps as another number of ranks.
     fn resume_all(&mut self, world: &mut World, changes_world: bool) {
         let saved = self.checkpoint.take();
-        (self.zombie, self.old) = (None, None);
+        let members: Vec<Member> = self.places.iter_mut().filter_map(|place| place.member.take()).collect();
+        members.into_iter().chain(self.zombie.take().map(|it| it.member)).for_each(|member| self.close(world, member));
+        self.old = None;
         for (rank, place) in self.places.iter_mut().enumerate() {
-            if let Some(member) = place.member.take() {
-                member.close(world);
-            }
             self.is_again |= place.has_ended.is_some();
             (place.has_ended, place.is_late) = (None, false);
             let token = saved.as_ref().map(|saved| &saved[rank]);
@@ -338,6 +338,12 @@ impl DynamicJob {
     fn bury(&mut self, world: &mut World, zombie: Zombie) {
         let Zombie { member, taken, latest, .. } = zombie;
         self.old = latest.map(|(token, _)| OldToken { rank: member.rank, taken, token });
+        self.close(world, member);
+    }
+
+    /// Closes the connections of a process that is gone.
+    fn close(&mut self, world: &mut World, member: Member) {
+        self.is_again |= member.leaving_since.is_some();
         member.close(world);
     }
 
@@ -477,7 +483,7 @@ impl DynamicJob {
         let Some(mut member) = self.places[rank].member.take() else { return };
         member.leave(world);
         let claimer = member.trainer.claimer();
-        let dispatchers_started = world.dispatchers_started;
+        let dispatchers_started = member.leaving_since.unwrap_or(world.dispatchers_started);
         let end = End { session: claimer.session(), is_known: claimer.has_ended(), dispatchers_started };
         let place = &mut self.places[rank];
         place.has_ended = Some(end);

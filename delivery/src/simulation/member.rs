@@ -29,6 +29,9 @@ pub(super) struct Member {
     pub(super) reading: VecDeque<(Claim, TrainerNode)>,
     busy_until: Millis,
     failed_since: Option<Millis>,
+    /// How often dispatchers had been started when it first said that it takes no more claims. Those of that time may
+    /// know its end.
+    pub(super) leaving_since: Option<u64>,
     /// The most bytes that its claims may buffer.
     buffered_max: u64,
 }
@@ -62,6 +65,7 @@ impl Member {
             reading: VecDeque::new(),
             busy_until: 0,
             failed_since: None,
+            leaving_since: None,
             buffered_max,
         }
     }
@@ -87,6 +91,9 @@ impl Member {
     fn sync(&mut self, world: &mut World) {
         while let Some(message) = self.trainer.sync(world.now) {
             let dispatcher = self.contact.dispatcher();
+            if message.claims.is_leaving {
+                self.leaving_since.get_or_insert(world.dispatchers_started);
+            }
             self.contact.sent(world, self.process, message.seq);
             self.asked.insert(message.seq, dispatcher);
             world.overheard.rank = Some(message.clone());

@@ -46,8 +46,6 @@ pub(super) struct IncomingStream {
     to: Process,
     inbox: VecDeque<Fragment<SimulatedRows>>,
     ended: Option<Ended>,
-    /// Whether another stream of the window replaced it.
-    is_replaced: bool,
 }
 
 /// A process, or a part of one, that follows the routes of a trainer.
@@ -521,17 +519,11 @@ impl TrainerNode {
             let stream = world.id();
             let to = world.at(at_address(&open.address));
             let feed = Arc::clone(&self.feed);
-            let reading = IncomingStream {
-                window: open.window,
-                lease: open.lease,
-                to,
-                inbox: VecDeque::new(),
-                ended: None,
-                is_replaced: false,
-            };
-            // A replaced stream is closed at once. Rows that it has brought already are refused.
-            for (&before, replaced) in self.streams.iter_mut().filter(|(_, it)| it.window == open.window) {
-                replaced.is_replaced = true;
+            let (window, lease) = (open.window, open.lease);
+            let reading = IncomingStream { window, lease, to, inbox: VecDeque::new(), ended: None };
+            // A replaced stream is closed at once. Rows that it has brought already are refused, unless the window is
+            // back at the same lease.
+            for (&before, replaced) in self.streams.iter().filter(|(_, it)| it.window == window) {
                 world.flow.closed(before);
                 world.stream(self.process, replaced.to, &mut 0, NodeMessage::Close { stream: before });
             }
@@ -553,7 +545,7 @@ impl TrainerNode {
             let (window, lease, to) = (reading.window, reading.lease, reading.to);
             let (mut is_over, mut progressed) = (false, false);
             // One at a time: each may complete the batch that the loop waits for.
-            if (reading.is_replaced || trainer.wants(window))
+            if trainer.wants(window)
                 && let Some(fragment) = reading.inbox.pop_front()
             {
                 progressed = true;

@@ -250,7 +250,7 @@ pub(super) struct World {
     pub(super) poison: Option<Poison>,
     /// Whether there ever was one.
     pub(super) was_poisoned: bool,
-    /// How often a worker ended, or could not reach the others for a while.
+    /// How often a worker ended, lost its address to another, or could not reach the others for a while.
     pub(super) workers_out_of_contact: u32,
     /// Whether a stream ends when its window is dropped.
     pub(super) drops_end_streams: bool,

@@ -46,7 +46,13 @@ impl FeedCore {
         (&self.dataset.snapshot().files()[file].path, row)
     }
 
+    /// Records bad rows of an epoch under a name: see [`quarantine`].
     pub(crate) async fn quarantine(&self, bad: &[BadRow], epoch: u64, name: &str) -> Result<()> {
+        self.quarantine_in(&self.quarantine_url, bad, epoch, name).await
+    }
+
+    /// Like [`quarantine`](Self::quarantine), in another folder.
+    pub(crate) async fn quarantine_in(&self, folder: &str, bad: &[BadRow], epoch: u64, name: &str) -> Result<()> {
         let rows: Vec<_> = bad
             .iter()
             .map(|bad| {
@@ -54,7 +60,7 @@ impl FeedCore {
                 QuarantinedRow { file, row, reason: &bad.reason }
             })
             .collect();
-        let url = quarantine::url(&self.quarantine_url, epoch, name);
+        let url = quarantine::url(folder, epoch, name);
         let records = quarantine::records(&self.id, epoch, &rows)?;
         forebay_storage::write_parquet(&self.stores, &url, &records).await.map_err(|error| {
             let error = Error::from(error);

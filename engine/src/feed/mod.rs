@@ -11,7 +11,6 @@ mod count;
 mod feed_core;
 mod id;
 mod lookups;
-mod materialize;
 mod opening;
 mod plan;
 mod quarantine;
@@ -29,8 +28,9 @@ use std::sync::Arc;
 use arrow::datatypes::SchemaRef;
 use forebay_delivery::{Origin, ReadSettings, WindowId};
 use forebay_protocol::{DeliveryMode, EPOCHS_MAX, FeedSettings, OFFSET_MAX, ReadOptions, Start, Token};
+use forebay_storage::Dataset;
 
-pub use materialize::Materialized;
+pub(crate) use feed_core::FeedCore;
 pub(crate) use opening::{FeedParts, OpenFeeds};
 pub use plan::WindowPlan;
 pub use reader::Reader;
@@ -40,11 +40,12 @@ pub(crate) use spec::SpecTable;
 pub use spec::{FeedSpec, LookupSpec, operator_differences, operator_versions};
 pub use store::{StoreUsage, StoredState, StoredWindow, WindowRows, WindowStore};
 pub use trace::SourceRow;
+pub(crate) use window::Window;
 
 use crate::compile::{Lengths, LookupPlan};
 use crate::error::{Error, Result};
 use crate::pipeline::Pipeline;
-use feed_core::FeedCore;
+pub(crate) use reader::{PIECE_BYTES_MAX, PIECE_ROWS_MAX};
 use runner::Runner;
 
 /// A pipeline opened for training: snapshot, settings and compiled stage. Cheap to clone.
@@ -55,7 +56,7 @@ pub struct Feed {
 }
 
 impl Feed {
-    fn core(&self) -> &FeedCore {
+    pub(crate) fn core(&self) -> &Arc<FeedCore> {
         self.runner.core()
     }
 
@@ -72,6 +73,17 @@ impl Feed {
     /// The name of its pipeline.
     pub fn pipeline(&self) -> &str {
         self.pipeline.name()
+    }
+
+    /// The text of its pipeline's `CREATE PIPELINE`.
+    pub fn statement(&self) -> &str {
+        self.pipeline.statement()
+    }
+
+    /// The driving table's dataset by the table's name, then those of the joined tables.
+    pub(crate) fn tables(&self) -> impl Iterator<Item = (&str, &Dataset)> {
+        let lookups = self.core().stage.lookups().map(|lookup| (lookup.table.as_str(), &lookup.dataset));
+        std::iter::once((self.pipeline.table(), &self.core().dataset)).chain(lookups)
     }
 
     /// Its settings.
@@ -95,6 +107,11 @@ impl Feed {
             identity["lookups"] = serde_json::json!(lookups);
         }
         identity
+    }
+
+    /// The calls in its query of functions without a version.
+    pub(crate) fn unversioned_functions(&self) -> Vec<String> {
+        self.pipeline.unversioned_functions()
     }
 
     /// The calls in its query whose results must not be stored: random calls, which would repeat in every epoch, and

@@ -28,8 +28,8 @@ const PIECE_ROWS_MIN: u64 = 1024;
 const PIECE_RESULT_BYTES_MIN: u64 = 8 << 20;
 /// A piece closes inside a batch once it holds this much. Encoded images grow about thirty-fold when processed, so this
 /// bounds memory. Concatenating a batch from several pieces costs half as much as decoding it.
-const PIECE_BYTES_MAX: u64 = 4 << 20;
-const PIECE_ROWS_MAX: u64 = 8192;
+pub(crate) const PIECE_BYTES_MAX: u64 = 4 << 20;
+pub(crate) const PIECE_ROWS_MAX: u64 = 8192;
 /// If results are larger than this, finished pieces do not wait beside the pieces being computed.
 const RESULT_BYTES_READY_MAX: usize = 32 << 20;
 

@@ -1,12 +1,13 @@
 //! A session: tables, pipelines, worker threads and memory limits. It runs SQL and opens feeds.
 //!
 //! The [`catalog`] holds tables and pipelines by name. [`statements`] runs SQL over it and returns [`outputs`].
-//! [`specs`] opens feeds described by another process, and [`beside`] replaces scripts while feeds are read.
+//! [`jobs`] writes samples to files, [`specs`] opens feeds described by another process, and [`beside`] replaces scripts while feeds are read.
 
 mod beside;
 mod build;
 mod builder;
 mod catalog;
+mod jobs;
 mod outputs;
 mod specs;
 mod statements;

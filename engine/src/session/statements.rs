@@ -53,6 +53,9 @@ impl Session {
                 }
                 _ => false,
             };
+            if let Statement::Materialize(job) = &statement {
+                return Err(script.error(Failure::At(job.place, served_job())));
+            }
             let Err(failure) = self.statement(statement).await else { continue };
             let reads_broken = pipeline
                 .zip(failure.missing_table())
@@ -140,7 +143,16 @@ impl Session {
                 .await
                 .map(|explanation| Output::Text(explanation.to_string()))
                 .map_err(|error| Failure::At(place, error)),
+            Statement::Materialize(definition) => self.materialize(definition).await,
         }
+    }
+
+    /// Compiles a definition. The error shows its place.
+    pub(super) async fn compiled(&self, definition: &PipelineDefinition) -> Result<Pipeline, Failure> {
+        self.compile(definition).await.map_err(|refusal| match refusal {
+            Refusal::Whole(error) => Failure::At(definition.place, error),
+            placed @ Refusal::Placed(_) => Failure::Refused(placed),
+        })
     }
 
     async fn create_pipeline(&self, definition: PipelineDefinition) -> Result<Output, Failure> {
@@ -153,10 +165,7 @@ impl Session {
                 .with_hint("write CREATE OR REPLACE PIPELINE, or drop it first");
             return Err(Failure::At(definition.name_place, error));
         }
-        let pipeline = self.compile(&definition).await.map_err(|refusal| match refusal {
-            Refusal::Whole(error) => Failure::At(definition.place, error),
-            placed @ Refusal::Placed(_) => Failure::Refused(placed),
-        })?;
+        let pipeline = self.compiled(&definition).await?;
         self.catalog.add_pipeline(name, pipeline);
         let done = format!("created pipeline \"{name}\"");
         Ok(Output::CreatedPipeline { name: name.clone(), done })
@@ -198,7 +207,7 @@ impl Session {
 }
 
 /// Why a statement failed.
-enum Failure {
+pub(super) enum Failure {
     Refused(Refusal),
     At(Place, Error),
     /// The files of a table cannot be read.
@@ -249,6 +258,12 @@ impl Script<'_> {
             }
         }
     }
+}
+
+/// The error of MATERIALIZE in a script of a server, which would write whenever the server starts.
+fn served_job() -> Error {
+    Error::invalid("a script that is served cannot write files: MATERIALIZE")
+        .with_hint("put the statement into a script of its own, and run it with `forebay sql`")
 }
 
 /// Adds a hint about relative paths if a location does not exist.

@@ -7,6 +7,7 @@
 /// - `read`: the fields of `ReadDefaults`, which a pipeline's `WITH` sets and `ReadOptions` has too.
 /// - `rank`: the fields of `ReadOptions` that always have a value.
 /// - `delivery`: the other fields of `ReadOptions`.
+/// - `job`: the fields of `JobOptions`.
 /// - `session`: the fields of `SessionOptions`.
 ///
 /// A `StreamRequest` has the fields of `FeedOptions` and `ReadOptions`.
@@ -21,6 +22,7 @@ macro_rules! declare_options {
         delivery { $(
             $(#[doc = $delivery_docs:literal])+ $delivery:ident: $delivery_type:ty = { $($delivery_spec:tt)* }
         )+ }
+        job { $( $(#[doc = $job_docs:literal])+ $job:ident: $job_type:ty = { $($job_spec:tt)* } )+ }
         session { $( $(#[doc = $session_docs:literal])+ $session:ident: $session_type:ty = { $($session_spec:tt)* } )+ }
     ) => {
         /// Options of a feed. An option that is `None` takes its value from the pipeline's `WITH`, or else its default.
@@ -53,6 +55,15 @@ macro_rules! declare_options {
         pub struct ReadDefaults {
             $( $(#[doc = $read_docs])+
             pub $read: Option<$read_type>, )+
+        }
+
+        /// How a job writes a feed's samples. An option that is `None` takes its default.
+        #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(deny_unknown_fields, default)]
+        pub struct JobOptions {
+            $( $(#[doc = $job_docs])+
+            #[serde(skip_serializing_if = "Option::is_none")]
+            pub $job: Option<$job_type>, )+
         }
 
         /// Options of a session. An option that is `None` takes its default.
@@ -118,6 +129,14 @@ macro_rules! declare_options {
             }, )+
         ];
 
+        const JOB: &[OptionSpec] = &[ $( OptionSpec {
+            name: stringify!($job),
+            docs: concat!($($job_docs),+).trim_ascii(),
+            scope: Scope::Job,
+            $($job_spec)*
+            ..OptionSpec::BASE
+        }, )+ ];
+
         const SESSION: &[OptionSpec] = &[ $( OptionSpec {
             name: stringify!($session),
             docs: concat!($($session_docs),+).trim_ascii(),
@@ -138,6 +157,10 @@ macro_rules! declare_options {
             const TABLE: &'static [OptionSpec] = READ;
         }
 
+        impl OptionSet for JobOptions {
+            const TABLE: &'static [OptionSpec] = JOB;
+        }
+
         impl OptionSet for SessionOptions {
             const TABLE: &'static [OptionSpec] = SESSION;
         }
@@ -147,6 +170,14 @@ macro_rules! declare_options {
             #[must_use]
             pub fn or(&self, others: &Self) -> Self {
                 Self { $( $feed: self.$feed.clone().or_else(|| others.$feed.clone()), )+ }
+            }
+        }
+
+        impl JobOptions {
+            /// These options, or else the values of `others`.
+            #[must_use]
+            pub fn or(&self, others: &Self) -> Self {
+                Self { $( $job: self.$job.clone().or_else(|| others.$job.clone()), )+ }
             }
         }
 

@@ -1,4 +1,4 @@
-//! The options of feeds, of reading them, and of sessions: one table, and the code generated from it.
+//! The options of feeds, of reading them, of jobs and of sessions: one table, and the code generated from it.
 //!
 //! [`table`] declares each option once. From this table, the macro in [`declare`] generates the options' structs, the
 //! request, and the descriptions. The parser of `WITH`, the command line, Python and the guides read the descriptions.
@@ -13,4 +13,4 @@ mod table;
 pub use choices::{DeliveryMode, OnError};
 pub use settings::{EPOCHS_MAX, FeedSettings, OFFSET_MAX};
 pub use spec::{OptionKind, OptionSet, OptionSpec, Scope};
-pub use table::{FeedOptions, ReadDefaults, ReadOptions, SessionOptions, StreamRequest};
+pub use table::{FeedOptions, JobOptions, ReadDefaults, ReadOptions, SessionOptions, StreamRequest};

@@ -47,6 +47,8 @@ pub enum Scope {
     Feed,
     /// The reading of a feed.
     Read,
+    /// A job that writes a feed's samples.
+    Job,
     /// A session, with all its feeds.
     Session,
 }
@@ -185,7 +187,7 @@ const GOOD_DEFAULTS: &str = "a test reads the default of each option";
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::{FeedOptions, ReadDefaults, ReadOptions, SessionOptions};
+    use crate::options::{FeedOptions, JobOptions, ReadDefaults, ReadOptions, SessionOptions};
 
     /// Two valid texts of each kind.
     fn examples(spec: &OptionSpec) -> Vec<&'static str> {
@@ -217,6 +219,7 @@ mod tests {
         each_alone::<FeedOptions>();
         each_alone::<ReadOptions>();
         each_alone::<ReadDefaults>();
+        each_alone::<JobOptions>();
         each_alone::<SessionOptions>();
     }
 

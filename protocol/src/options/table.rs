@@ -1,4 +1,4 @@
-//! All options of feeds, of reading them, and of sessions, each declared once.
+//! All options of feeds, of reading them, of jobs and of sessions, each declared once.
 //!
 //! Each row generates the field of the options' struct and of the request on the wire, the option in a query's `WITH`,
 //! the command-line flag, the Python argument, and the line in each guide. `UPDATE=1 cargo test -p forebay-protocol
@@ -95,6 +95,17 @@ declare_options! {
         job: String = { kind: OptionKind::Name, guide: Some(SEVERAL_RANKS), }
     }
 
+    job {
+        /// Format of the files, such as parquet, arrow, csv, jsonl, mds or webdataset.
+        format: String = { kind: OptionKind::Name, default: Some("parquet"), guide: Some(JOBS), }
+
+        /// Approximate size of a file before compression.
+        file_size: u64 = { kind: OptionKind::Bytes, default: Some("64MiB"), guide: Some(JOBS), }
+
+        /// Compression of the files, such as zstd or none; the default is the format's.
+        compression: String = { kind: OptionKind::Name, guide: Some(JOBS), }
+    }
+
     session {
         /// Number of threads that compute; all cores by default.
         threads: usize = { kind: OptionKind::Count, unit: Some("threads"), }
@@ -126,6 +137,7 @@ const BAD_ROWS: (&str, &str) = ("bad rows", "guide.md#bad-rows");
 const BUCKETS: (&str, &str) = ("length buckets", "guide.md#padded-batches-length-buckets");
 const SEVERAL_RANKS: (&str, &str) = ("several ranks", "cluster.md#several-readers-several-ranks");
 const SQL: (&str, &str) = ("Flight SQL", "flight.md#tables-and-previews-flight-sql");
+const JOBS: (&str, &str) = ("MATERIALIZE", "guide.md#write-samples-as-files-materialize");
 const JOINS: (&str, &str) = ("joins", "guide.md#labels-and-features-of-other-tables-join");
 
 fn one() -> u64 {

@@ -1,6 +1,6 @@
 //! Tables of options in the guides.
 
-use forebay_protocol::{FeedOptions, OptionKind, OptionSet, OptionSpec, ReadOptions, SessionOptions};
+use forebay_protocol::{FeedOptions, JobOptions, OptionKind, OptionSet, OptionSpec, ReadOptions, SessionOptions};
 
 use crate::{Block, in_a_sentence, names_all, of_load, of_session, python};
 
@@ -8,6 +8,7 @@ pub(crate) fn blocks() -> Vec<Block> {
     let block = |file, begin, end, lines| Block { file, begin, end, lines };
     vec![
         block("docs/guide.md", "<!-- begin: options in WITH -->", "<!-- end: options in WITH -->", in_with()),
+        block("docs/guide.md", "<!-- begin: options of a job -->", "<!-- end: options of a job -->", of_jobs()),
         block("docs/guide.md", "<!-- begin: flags of a session -->", "<!-- end: flags of a session -->", of_sessions()),
         block("docs/flight.md", "<!-- begin: fields of a request -->", "<!-- end: fields of a request -->", request()),
         block(
@@ -32,6 +33,14 @@ fn in_with() -> Vec<String> {
         [format!("`{}`", spec.name), default, docs(spec, "guide.md", Some("'"))]
     };
     table(["option", "default", ""], specs.map(row))
+}
+
+fn of_jobs() -> Vec<String> {
+    let row = |spec: &OptionSpec| {
+        let default = default(spec, "'").unwrap_or_else(|| "the format's".to_owned());
+        [format!("`{}`", spec.name), default, in_a_sentence(spec)]
+    };
+    table(["option", "default", ""], JobOptions::TABLE.iter().map(row))
 }
 
 fn of_sessions() -> Vec<String> {

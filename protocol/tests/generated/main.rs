@@ -8,7 +8,7 @@ mod python;
 
 use std::path::Path;
 
-use forebay_protocol::{FeedOptions, OptionSet, OptionSpec, ReadOptions, SessionOptions};
+use forebay_protocol::{FeedOptions, JobOptions, OptionSet, OptionSpec, ReadOptions, SessionOptions};
 
 /// Lines of a file that are generated from the table.
 struct Block {
@@ -53,6 +53,11 @@ fn replaced(text: &str, begin: &str, end: &str, lines: &[String]) -> Option<Stri
 /// The options that Python's `load` accepts, the most used first.
 fn of_load() -> Vec<OptionSpec> {
     ReadOptions::TABLE.iter().chain(FeedOptions::TABLE).filter(|spec| spec.in_python).copied().collect()
+}
+
+/// The options that Python's `materialize` accepts, beside those of a feed.
+fn of_job() -> Vec<OptionSpec> {
+    JobOptions::TABLE.iter().filter(|spec| spec.in_python).copied().collect()
 }
 
 /// The options that Python's `Session` accepts.

@@ -2,11 +2,11 @@
 
 use forebay_protocol::{OptionKind, OptionSpec, Scope};
 
-use crate::{Block, in_a_sentence, names_all, of_load, of_session};
+use crate::{Block, in_a_sentence, names_all, of_job, of_load, of_session};
 
 pub(crate) fn blocks() -> Vec<Block> {
     let block = |file, begin, end, lines| Block { file, begin, end, lines };
-    let (load, session) = (of_load(), of_session());
+    let (load, job, session) = (of_load(), of_job(), of_session());
     let (begin, end) = ("# begin: options of load", "# end: options of load");
     vec![
         block("python/forebay/__init__.py", begin, end, signature(&load, 4)),
@@ -29,6 +29,12 @@ pub(crate) fn blocks() -> Vec<Block> {
             "# begin: options of reading",
             "# end: options of reading",
             fields(&load, Scope::Read),
+        ),
+        block(
+            "python/forebay/_types.py",
+            "# begin: options of a job",
+            "# end: options of a job",
+            fields(&job, Scope::Job),
         ),
         block(
             "python/forebay/_session.py",
@@ -96,9 +102,10 @@ fn docstring(specs: &[OptionSpec], indent: usize) -> Vec<String> {
 /// Generates a dict of names and checks for each scope.
 fn checks() -> Vec<String> {
     let mut lines = Vec::new();
-    for (name, scope) in [("FEED", Scope::Feed), ("READ", Scope::Read), ("SESSION", Scope::Session)] {
+    let scopes = [("FEED", Scope::Feed), ("READ", Scope::Read), ("JOB", Scope::Job), ("SESSION", Scope::Session)];
+    for (name, scope) in scopes {
         lines.push(format!("{name}: Checks = {{"));
-        for spec in of_load().iter().chain(&of_session()).filter(|spec| spec.scope == scope) {
+        for spec in of_load().iter().chain(&of_job()).chain(&of_session()).filter(|spec| spec.scope == scope) {
             let check = match spec.kind {
                 OptionKind::Integer => "integer".to_owned(),
                 OptionKind::Count => "positive".to_owned(),

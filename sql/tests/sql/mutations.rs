@@ -16,7 +16,7 @@ const SCRIPTS: &[&str] = &[
      SELECT normalize(random_resized_crop(decode_image(bytes), height => 224, width => 224, scale_min => 0.08),\n\
      \tmean => [0.485, 0.456, 0.406], std => [0.229, 0.224, 0.225]) AS image, label\n\
      FROM photos WHERE size > 10 AND hash_bucket(path, buckets => 10, seed => 3) <> 0;\n\
-     SHOW PIPELINES; EXPLAIN PIPELINE train; DROP PIPELINE train",
+     SHOW PIPELINES; EXPLAIN PIPELINE train; MATERIALIZE train TO 'x'; DROP PIPELINE train",
     "CREATE PIPELINE p AS WITH a AS (SELECT path, label FROM photos WHERE label IN (1, 2, 3))\n\
      SELECT CASE WHEN label = 1 THEN upper(path) ELSE 'é' || path END AS x, -label, label BETWEEN 1 AND 2\n\
      FROM (SELECT * FROM a) AS b |> WHERE x IS NOT NULL",

@@ -1,7 +1,7 @@
 //! Statements and their places.
 
 use datafusion::arrow::datatypes::SchemaRef;
-use forebay_sql::{OptionValue, Place, Statement, parse};
+use forebay_sql::{MaterializeSource, OptionValue, Place, Statement, parse};
 
 use crate::pipeline;
 
@@ -13,7 +13,9 @@ fn a_script_of_all_statements() {
         create or replace pipeline train with (seed = 1) as select * from photos;\n\
         SHOW PIPELINES; SHOW TABLES /* ; */; DESCRIBE PIPELINE \"Train\"; DESC PIPELINE train;\n\
         DESCRIBE photos; DESCRIBE TABLE photos; DESCRIBE pipeline; EXPLAIN PIPELINE train;\n\
-        DROP PIPELINE IF EXISTS train; DROP PIPELINE train; DROP TABLE photos; DROP TABLE IF EXISTS photos;";
+        DROP PIPELINE IF EXISTS train; DROP PIPELINE train; DROP TABLE photos; DROP TABLE IF EXISTS photos;\n\
+        materialize Train to 's3://b/it''s' with (format = 'csv', file_size = '64MiB');\n\
+        MATERIALIZE (SELECT (a) FROM t) TO 'x';";
     let statements: Vec<String> = parse(script)
         .unwrap()
         .iter()
@@ -52,6 +54,14 @@ fn a_script_of_all_statements() {
             Statement::DescribePipeline { name, place } => format!("describe pipeline {name} at {place}"),
             Statement::DescribeTable { name, place } => format!("describe table {name} at {place}"),
             Statement::ExplainPipeline { name, place } => format!("explain pipeline {name} at {place}"),
+            Statement::Materialize(job) => {
+                let source = match &job.source {
+                    MaterializeSource::Pipeline { name, place } => format!("{name} at {place}"),
+                    MaterializeSource::Query(query) => format!("({}) at {}", query.text, query.place),
+                };
+                let options: Vec<_> = job.options.iter().map(|it| format!("{} = {}", it.name, it.value)).collect();
+                format!("materialize {source} to {} at {} {options:?}", job.url, job.url_place)
+            }
         })
         .collect();
     let expected = [
@@ -71,6 +81,8 @@ fn a_script_of_all_statements() {
         "drop pipeline train false at line 7, column 46",
         "drop table photos false at line 7, column 64",
         "drop table photos true at line 7, column 93",
+        "materialize train at line 8, column 13 to s3://b/it's at line 8, column 22 [\"format = 'csv'\", \"file_size = '64MiB'\"]",
+        "materialize (SELECT (a) FROM t) at line 9, column 14 to x at line 9, column 36 []",
     ];
     for (actual, expected) in statements.iter().zip(expected) {
         assert_eq!(actual, expected);

@@ -1,8 +1,7 @@
 //! Which process works on a job. Two may at a time, and that only costs their work: the commit decides.
 //!
 //! A claim is a series of numbered objects. The holder writes the next number now and then. Another process that sees
-//! no new number for a while, by its own clock, writes the next number itself. It need not watch a claim that was
-//! released, nor one of a process that it can see to have ended.
+//! no new number for a while, by its own clock, writes the next number itself.
 
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
 use super::generations::Latest;
-use super::holder::has_ended;
+use super::holder;
 use super::job::Job;
 use super::sealed::{seal, unseal};
 use crate::{Error, ErrorKind, Result};
@@ -34,14 +33,16 @@ pub struct Claim {
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Sign {
-    /// `None` if the claim was released.
-    holder: Option<String>,
+    holder: String,
     number: u64,
+    /// The holder has stopped working on the job.
+    released: bool,
 }
 
 impl Job {
-    /// Claims the job for the process `holder`, such as [`holder`](super::holder). If another process holds it, watches
-    /// that for [`SILENCE`], unless it ended on this host. Returns `None` if it is alive.
+    /// Claims the job for the process `holder`, whose name is its own: see [`holder_name`](super::holder_name). If
+    /// another process holds it, watches that for [`SILENCE`], unless it has ended on this machine. Returns `None` if it
+    /// is alive.
     ///
     /// # Errors
     /// `Invalid` if the store does not keep writers from replacing each other's objects.
@@ -49,7 +50,7 @@ impl Job {
         let number = match self.last_claim().await? {
             None => 0,
             Some(before) => {
-                if !self.is_free(before, holder).await? {
+                if !self.is_free_for(before, holder).await? {
                     wait(SILENCE).await;
                     if self.last_claim().await? != Some(before) {
                         return Ok(None);
@@ -59,7 +60,7 @@ impl Job {
             }
         };
         let claim = Claim { job: self.clone(), holder: holder.to_owned(), number };
-        if !claim.write(number, Some(claim.holder.clone())).await? {
+        if !claim.write(number, false).await? {
             return Ok(None);
         }
         claim.check_store().await?;
@@ -71,19 +72,18 @@ impl Job {
         Ok(listed.iter().filter_map(|object| object.name.parse().ok()).max())
     }
 
-    /// Whether the process `holder` need not watch a claim: nobody holds it, or it does itself, without having got the
-    /// answer to its write.
-    async fn is_free(&self, number: u64, holder: &str) -> Result<bool> {
+    /// Whether nobody else works on the job: the last claim was released, its holder has ended, or this process wrote
+    /// it and has not got the answer.
+    async fn is_free_for(&self, number: u64, holder: &str) -> Result<bool> {
         let place = self.folder.claim(&self.attempt, number);
-        let sign: Result<Sign> = match self.stores.get(&place).await {
-            Ok(bytes) => unseal(&place, &bytes),
-            Err(error) => Err(error),
-        };
-        match sign {
-            Ok(Sign { holder: Some(other), .. }) => Ok(other == holder || has_ended(&other)),
-            Ok(Sign { holder: None, .. }) => Ok(true),
-            // The next sign has replaced it, or it is damaged: whether there are more is seen by watching.
-            Err(error) if [ErrorKind::NotFound, ErrorKind::Data].contains(&error.kind()) => Ok(false),
+        match self.stores.get(&place).await {
+            Ok(bytes) => match unseal::<Sign>(&place, &bytes) {
+                Ok(last) => Ok(last.released || last.holder == holder || holder::has_ended(&last.holder)),
+                // Its holder is unknown, and is seen to live or not.
+                Err(error) if error.kind() == ErrorKind::Data => Ok(false),
+                Err(error) => Err(error),
+            },
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -93,21 +93,17 @@ impl Claim {
     /// Gives a sign of life, which is due every [`BEAT`]. Returns whether the claim is still held. After an error it
     /// may be tried again.
     pub async fn beat(&mut self) -> Result<bool> {
-        self.sign(Some(self.holder.clone())).await
+        self.advance(false).await
     }
 
-    /// Lets another process claim the job at once. Does nothing if one has taken it.
-    ///
-    /// # Errors
-    /// If the store fails. Then another process waits for [`SILENCE`].
+    /// Stops working on the job, so that another process may claim it at once.
     pub async fn release(mut self) -> Result<()> {
-        self.sign(None).await.map(|_| ())
+        self.advance(true).await.map(drop)
     }
 
-    /// Writes the next sign. Returns whether the claim was still held.
-    async fn sign(&mut self, holder: Option<String>) -> Result<bool> {
+    async fn advance(&mut self, released: bool) -> Result<bool> {
         let next = self.number + 1;
-        if !self.write(next, holder).await? {
+        if !self.write(next, released).await? {
             return Ok(false);
         }
         let before = std::mem::replace(&mut self.number, next);
@@ -124,8 +120,8 @@ impl Claim {
         self.job.folder.claim(&self.job.attempt, number)
     }
 
-    async fn write(&self, number: u64, holder: Option<String>) -> Result<bool> {
-        let sign = seal(&Sign { holder, number });
+    async fn write(&self, number: u64, released: bool) -> Result<bool> {
+        let sign = seal(&Sign { holder: self.holder.clone(), number, released });
         self.job.stores.put_new(&self.place(number), sign).await
     }
 
@@ -133,7 +129,7 @@ impl Claim {
     /// each other.
     async fn check_store(&self) -> Result<()> {
         let place = self.place(self.number);
-        let other = seal(&Sign { holder: Some(format!("not {}", self.holder)), number: self.number });
+        let other = seal(&Sign { holder: format!("not {}", self.holder), number: self.number, released: true });
         match self.job.stores.put_new(&place, other).await {
             Ok(false) => Ok(()),
             Err(error) if error.kind() == ErrorKind::Unavailable => Err(error),

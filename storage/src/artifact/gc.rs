@@ -12,12 +12,13 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use futures::{StreamExt, TryStreamExt, stream};
+use serde::Serialize;
 
 use super::catalog::{Catalog, Entry};
 use super::claim::{SILENCE, Wait};
 use super::generations::{self, Generation, Latest, Past, is_generation};
 use super::layout::{Attempt, Folder, Kind};
-use super::manifest::IndexFile;
+use super::manifest::ArtifactIndex;
 use super::open::Artifact;
 use super::sweep::beside;
 use crate::objects::Object;
@@ -27,7 +28,7 @@ use crate::{Error, ErrorKind, Result, Stores};
 const DELETES_AT_ONCE: usize = 16;
 
 /// What was removed, or would be.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Garbage {
     /// The folders of artifacts without an entry.
     pub artifacts: Vec<String>,
@@ -136,7 +137,7 @@ async fn collect(
             if entries.iter().any(names_it) {
                 garbage.kept += 1;
                 let artifact = Artifact::new(stores, folder.clone(), latest.number, manifest);
-                let is_there = |file: &IndexFile| second.iter().any(|object| object.name == file.name);
+                let is_there = |file: &ArtifactIndex| second.iter().any(|object| object.name == file.name);
                 if !dry_run && !artifact.manifest().index.iter().all(is_there) {
                     // Its committer was killed.
                     artifact.publish_index().await?;

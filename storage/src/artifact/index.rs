@@ -9,7 +9,7 @@ use bytes::Bytes;
 use super::digests::ContentDigest;
 use super::generations::last_number;
 use super::job::Job;
-use super::manifest::IndexFile;
+use super::manifest::ArtifactIndex;
 use super::open::Artifact;
 use crate::{Error, ErrorKind, Result};
 
@@ -18,12 +18,12 @@ const TRIES: usize = 3;
 
 impl Job {
     /// Keeps index files until the commit.
-    pub(super) async fn keep_index(&self, index: Vec<(String, Bytes)>) -> Result<Vec<IndexFile>> {
+    pub(super) async fn keep_index(&self, index: Vec<(String, Bytes)>) -> Result<Vec<ArtifactIndex>> {
         let mut files = Vec::new();
         for (name, content) in index {
             let (bytes, digest) = (content.len() as u64, ContentDigest::of_content(&content));
             self.stores.put_durably(&self.folder.index(&self.attempt, &digest), content).await?;
-            files.push(IndexFile { name, bytes, digest });
+            files.push(ArtifactIndex { name, bytes, digest });
         }
         files.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(files)
@@ -39,7 +39,7 @@ impl Artifact {
         Ok(())
     }
 
-    async fn publish(&self, file: &IndexFile) -> Result<()> {
+    async fn publish(&self, file: &ArtifactIndex) -> Result<()> {
         let place = self.folder.object(&file.name);
         match self.stores.get(&place).await {
             Ok(there) if ContentDigest::of_content(&there) == file.digest => return Ok(()),

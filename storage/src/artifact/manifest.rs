@@ -23,7 +23,7 @@ pub struct Manifest {
     /// The data files, in the order of their names, which is that of the rows.
     pub files: Vec<ArtifactFile>,
     /// The index files, in the order of their names.
-    pub index: Vec<IndexFile>,
+    pub index: Vec<ArtifactIndex>,
     /// The number of rows that the job read.
     pub rows_in: u64,
     /// The number of rows in all files.
@@ -55,7 +55,7 @@ pub struct ArtifactFile {
 /// A file with no rows of its own, which other programs look for under its name, such as `index.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct IndexFile {
+pub struct ArtifactIndex {
     /// The path below the artifact's folder.
     pub name: String,
     /// The size in bytes.

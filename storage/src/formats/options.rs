@@ -38,6 +38,8 @@ pub enum FormatOptionKind {
     Character,
     /// Any text. The format itself checks it.
     Text,
+    /// One of these texts.
+    OneOf(&'static [&'static str]),
 }
 
 /// The value of an option.
@@ -47,7 +49,7 @@ pub enum FormatOptionValue {
     Flag(bool),
     /// The value of a [`FormatOptionKind::Character`].
     Character(u8),
-    /// The value of a [`FormatOptionKind::Text`].
+    /// The value of a [`FormatOptionKind::Text`] or [`FormatOptionKind::OneOf`].
     Text(String),
 }
 
@@ -68,6 +70,10 @@ impl FormatOption {
             (FormatOptionKind::Character, [byte]) if byte.is_ascii() => Ok(FormatOptionValue::Character(*byte)),
             (FormatOptionKind::Character, _) => refused("one ASCII character"),
             (FormatOptionKind::Text, _) => Ok(FormatOptionValue::Text(text.to_owned())),
+            (FormatOptionKind::OneOf(texts), _) => match texts.iter().find(|known| known.eq_ignore_ascii_case(text)) {
+                Some(known) => Ok(FormatOptionValue::Text((*known).to_owned())),
+                None => refused(&texts.join(" or ")),
+            },
         }
     }
 }

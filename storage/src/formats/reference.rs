@@ -5,6 +5,7 @@ use std::fmt::Write;
 use super::format::{Format, FormatDescriptor};
 use super::options::FormatOption;
 use super::registry::FORMATS;
+use crate::writers::{WRITE_FORMATS, WriteDescriptor};
 
 /// The whole of `docs/formats.md`.
 pub fn markdown() -> String {
@@ -25,7 +26,30 @@ pub fn markdown() -> String {
     for format in FORMATS {
         let _ = write!(text, "\n{}", section(*format));
     }
+    text += "\n## Formats of output files\n\n\
+             `MATERIALIZE` writes these. Its option `compression` is that of the format; other options have their \
+             defaults there.\n";
+    for format in WRITE_FORMATS {
+        let _ = write!(text, "\n{}", output_section(format.descriptor()));
+    }
     text
+}
+
+fn output_section(descriptor: &WriteDescriptor) -> String {
+    let WriteDescriptor { name, summary, extension, columns, nulls, options, .. } = descriptor;
+    let mut text = format!("### {name} files\n\n{}: `.{extension}`. {columns} {nulls}\n", capitalized(summary));
+    if !options.is_empty() {
+        text += "\n| option | default | |\n|---|---|---|\n";
+    }
+    for option in *options {
+        let _ = writeln!(text, "| `{}` | {} | {} |", option.name, shown(option.default), option.docs);
+    }
+    text
+}
+
+fn capitalized(text: &str) -> String {
+    let (first, rest) = text.split_at(text.chars().next().map_or(0, char::len_utf8));
+    first.to_uppercase() + rest
 }
 
 fn section(format: &dyn Format) -> String {
@@ -46,14 +70,17 @@ fn section(format: &dyn Format) -> String {
 
 /// The default of an option, and the values that locations imply.
 fn default(descriptor: &FormatDescriptor, option: &FormatOption) -> String {
-    let shown = |value: &str| match value {
-        "\t" => "a tab".to_owned(),
-        "" => "the empty text".to_owned(),
-        value => format!("`{value}`"),
-    };
     let implied = descriptor.implied.iter().filter(|implied| implied.option == option.name);
     let implied = implied.map(|implied| format!("; {} for `{}`", shown(implied.value), implied.suffix));
     shown(option.default) + &implied.collect::<String>()
+}
+
+fn shown(value: &str) -> String {
+    match value {
+        "\t" => "a tab".to_owned(),
+        "" => "the empty text".to_owned(),
+        value => format!("`{value}`"),
+    }
 }
 
 fn names(descriptor: &FormatDescriptor) -> String {

@@ -1,6 +1,8 @@
 """Stored results: `materialize` and `cache`."""
 
 import json
+import os
+import shutil
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,15 +22,50 @@ def values(loader, name="x"):
     return [value for batch in loader for value in batch[name].tolist()]
 
 
+def read_parquet(done):
+    return pq.read_table([f"{done.url}/{name}" for name in done.files])
+
+
 def test_samples_are_written_as_parquet_that_others_read(session, tmp_path):
     query = session.sql("SELECT n * 2 AS x FROM t WHERE n < 700")
     done = query.materialize(tmp_path / "out")
-    assert (done.rows, done.found) == (700, False)
-    table = pq.read_table([tmp_path / "out" / done.folder / name for name in done.files])
-    assert table.column("x").to_pylist() == [2 * n for n in range(700)]
+    assert (done.rows, done.bad_rows, done.found) == (700, 0, False)
+    assert done.bytes == sum((tmp_path / "out" / name).stat().st_size for name in done.files)
+    assert read_parquet(done).column("x").to_pylist() == [2 * n for n in range(700)]
     assert values(done.table().load(format="numpy")) == [2 * n for n in range(700)]
-    manifest = json.loads((tmp_path / "out" / "_forebay.json").read_text())
-    assert manifest["rows"] == 700 and manifest["identity"]["feed"]
+
+
+def test_samples_are_written_in_other_formats(session, tmp_path):
+    query = session.sql("SELECT n, 'row ' || n AS text FROM t WHERE n < 9")
+    done = query.materialize(tmp_path / "out", format="jsonl", compression="none")
+    lines = [json.loads(line) for line in (tmp_path / "out" / done.files[0]).read_text().splitlines()]
+    assert lines == [{"n": n, "text": f"row {n}"} for n in range(9)]
+    assert values(done.table().load(format="numpy"), "n") == list(range(9))
+    with pytest.raises(forebay.InvalidError, match="no format .*petroleum"):
+        query.materialize(tmp_path / "other", format="petroleum")
+    assert not (tmp_path / "other").exists()
+
+
+def test_an_epoch_that_is_shuffled_is_written_in_its_order(session, tmp_path):
+    pq.write_table(pa.table({"n": range(1000)}), tmp_path / "numbers.parquet", row_group_size=50)
+    query = session.sql("SELECT n AS x FROM numbers", numbers=tmp_path / "numbers.parquet")
+    done = query.materialize(tmp_path / "out", shuffle=True, seed=3, window_rows=64, file_size=1)
+    assert len(done.files) > 3
+    expected = values(query.load(format="numpy", shuffle=True, seed=3, window_rows=64))
+    assert read_parquet(done).column("x").to_pylist() == expected
+    assert values(done.table().load(format="numpy")) == expected
+
+
+def test_bad_rows_are_counted_and_recorded(session, tmp_path):
+    session.table(pa.table({"text": ["1", "x", "3", "y", None]}), name="texts")
+    query = session.sql("SELECT CAST(text AS BIGINT) AS x FROM texts")
+    with pytest.raises(forebay.DataError, match="row 1: "):
+        query.materialize(tmp_path / "raised")
+    done = query.materialize(tmp_path / "out", on_error="quarantine")
+    assert (done.rows, done.bad_rows) == (3, 2)
+    assert done.quarantine is not None
+    recorded = pq.read_table(done.quarantine).to_pylist()
+    assert sorted(row["row"] for row in recorded) == [1, 3]
 
 
 def test_tensors_keep_their_shape(session):
@@ -51,18 +88,62 @@ def test_what_is_there_already_is_found(session, tmp_path):
     assert written == {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
 
 
-def test_what_a_run_that_was_cut_off_left_is_not_read(session, tmp_path):
-    first = session.sql("SELECT n AS x FROM t").materialize(tmp_path / "out")
-    (tmp_path / "out" / "_forebay.json").unlink()
-    again = session.sql("SELECT n + 1 AS x FROM t").materialize(tmp_path / "out")
-    assert not again.found and again.folder != first.folder
-    assert values(again.table().load(format="numpy")) == list(range(1, 1001))
+def test_an_interrupted_job_writes_what_is_missing(session, tmp_path):
+    (tmp_path / "lines").mkdir()
+    for part in range(8):
+        lines = [json.dumps({"text": str(part * 100 + n)}) for n in range(100)]
+        (tmp_path / "lines" / f"{part}.jsonl").write_text("\n".join(lines) + "\n")
+    bad = tmp_path / "lines" / "7.jsonl"
+    good = bad.read_text()
+    stat = bad.stat()
+    bad.write_text(good.replace('"799"', '"7x9"'))
+    os.utime(bad, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    options = dict(window_rows=100, file_size=1)
+    query = forebay.Session(root=tmp_path / "root", threads=1).table(tmp_path / "lines").select(x="CAST(text AS BIGINT)")
+    with pytest.raises(forebay.DataError, match="7.jsonl"):
+        query.materialize(tmp_path / "out", **options)
+    # The files have the same sizes and times, so it is the same job.
+    bad.write_text(good)
+    os.utime(bad, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    written = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*.parquet")}
+    again = forebay.Session(root=tmp_path / "root", threads=1).table(tmp_path / "lines").select(x="CAST(text AS BIGINT)")
+    done = again.materialize(tmp_path / "out", **options)
+    assert not done.found and done.rows == 800
+    assert read_parquet(done).column("x").to_pylist() == list(range(800))
+    assert written and all(path.stat().st_mtime_ns == time for path, time in written.items())
 
 
-def test_another_feed_in_the_same_folder_is_refused(session, tmp_path):
-    session.sql("SELECT n AS x FROM t").materialize(tmp_path / "out")
-    with pytest.raises(forebay.ConflictError, match="and this is feed"):
+def test_other_files_in_the_folder_are_not_touched(session, tmp_path):
+    query = session.sql("SELECT n AS x FROM t")
+    first = query.materialize(tmp_path / "out")
+    with pytest.raises(forebay.ConflictError, match=f"holds the artifact of the job {first.job}"):
         session.sql("SELECT n + 1 AS x FROM t").materialize(tmp_path / "out")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("hello")
+    with pytest.raises(forebay.ConflictError, match="notes.txt"):
+        query.materialize(tmp_path / "mine")
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.txt"]
+
+
+def test_a_moved_folder_is_the_same_dataset(session, tmp_path):
+    done = session.sql("SELECT n AS x FROM t").materialize(tmp_path / "out")
+    loader = session.table(done.url, name="kept").load(format="numpy", batch_size=100)
+    next(iter(loader))
+    state = loader.state_dict()
+    shutil.copytree(tmp_path / "out", tmp_path / "copy")
+    moved = forebay.Session().table(tmp_path / "copy", name="kept").load(format="numpy", batch_size=100)
+    moved.load_state_dict(state)
+    assert values(moved) == list(range(100, 1000))
+
+
+def test_a_changed_byte_is_found(session, tmp_path):
+    done = session.sql("SELECT n AS x FROM t").materialize(tmp_path / "out")
+    path = tmp_path / "out" / done.files[0]
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(forebay.DataError, match=path.name):
+        values(forebay.Session(root=tmp_path / "root").table(tmp_path / "out").load(format="numpy"))
 
 
 def test_a_cache_is_found_by_what_it_means(session):
@@ -83,7 +164,7 @@ def test_functions_without_a_version_are_not_kept(session):
     query = session.sql("SELECT unversioned(n) AS x FROM t")
     with pytest.raises(forebay.InvalidError, match="the results of unversioned must not be stored"):
         query.cache()
-    with pytest.raises(forebay.InvalidError, match="what unversioned gives must not be kept"):
+    with pytest.raises(forebay.InvalidError, match="the results of unversioned must not be stored"):
         query.materialize("anywhere")
 
 

@@ -5,7 +5,7 @@ use crate::rules::break_rule;
 use crate::sequencer::blame::{LOSSES_ALONE_MAX, LOSSES_MAX};
 
 /// The number of workers that are lost over a window until it is given up.
-const LOST_MAX: u32 = LOSSES_MAX + LOSSES_ALONE_MAX;
+const LOST_MAX: u64 = (LOSSES_MAX + LOSSES_ALONE_MAX) as u64;
 
 /// Loses a worker whose connection broke.
 fn lose(sequencer: &mut Sequencer<Even>, worker: WorkerId) {
@@ -35,7 +35,7 @@ fn a_lost_workers_windows_are_leased_to_others() {
 fn a_window_that_keeps_losing_its_workers_is_given_up() {
     let mut sequencer = sequencer(1, 0, 1_000);
     read(&mut sequencer, 1, 0);
-    for worker in 1..=u64::from(LOST_MAX) {
+    for worker in 1..=LOST_MAX {
         assert!(!sequencer.has_failed(window(0)));
         join(&mut sequencer, worker, 1_000);
         assert_eq!(held(&sequencer, worker), [0]);
@@ -51,7 +51,7 @@ fn a_window_that_keeps_losing_its_workers_is_given_up() {
 fn a_window_that_loses_its_workers_after_counting_is_given_up() {
     let mut sequencer = sequencer(1, 0, 1_000);
     read(&mut sequencer, 1, 0);
-    for worker in 1..=u64::from(LOST_MAX) {
+    for worker in 1..=LOST_MAX {
         assert!(!sequencer.has_failed(window(0)));
         join(&mut sequencer, worker, 1_000);
         count(&mut sequencer, worker, 0);
@@ -65,7 +65,7 @@ fn a_window_that_loses_its_workers_after_counting_is_given_up() {
 fn workers_lost_after_a_window_was_ready_are_not_attempts() {
     let mut sequencer = sequencer(1, 0, 1_000);
     read(&mut sequencer, 1, 0);
-    for worker in 1..=u64::from(3 * LOST_MAX) {
+    for worker in 1..=3 * LOST_MAX {
         join(&mut sequencer, worker, 1_000);
         finish(&mut sequencer, worker, 0);
         lose(&mut sequencer, worker);
@@ -103,7 +103,7 @@ fn a_window_that_waits_is_not_blamed() {
         break_rule(rule);
         let mut sequencer = sequencer(4, 0, 1_000);
         read(&mut sequencer, 1, 0);
-        for worker in 1..=u64::from(3 * LOST_MAX) {
+        for worker in 1..=3 * LOST_MAX {
             join(&mut sequencer, worker, 1_000);
             // All windows are counted, but no row of the last has been computed.
             (0..4).for_each(|index| count(&mut sequencer, worker, index));
@@ -125,7 +125,7 @@ fn a_window_that_waits_is_not_blamed() {
 fn a_suspicious_window_is_leased_alone_before_it_is_given_up() {
     let mut sequencer = sequencer(4, 0, 1_000);
     read(&mut sequencer, 1, 0);
-    for worker in 1..=u64::from(LOSSES_MAX) {
+    for worker in 1..=LOSSES_MAX as u64 {
         join(&mut sequencer, worker, 1_000);
         assert_eq!(held(&sequencer, worker), [0, 1]);
         begin(&mut sequencer, worker, 1);
@@ -152,6 +152,34 @@ fn a_suspicious_window_is_leased_alone_before_it_is_given_up() {
     assert_eq!(sequencer.failed().count(), 1);
     join(&mut sequencer, 13, 1_000);
     assert_eq!(held(&sequencer, 13), [2, 3]);
+}
+
+#[test]
+fn a_lost_worker_that_is_heard_again_does_not_count() {
+    let mut sequencer = sequencer(1, 0, 1_000);
+    read(&mut sequencer, 1, 0);
+    let lives = |sequencer: &mut Sequencer<Even>, worker| {
+        sequencer.handle(Event::WorkerLives { worker }).expect("deterministic");
+    };
+    // Each worker comes back after the next was lost. At most two are lost at a time.
+    for worker in 1..=3 * LOST_MAX {
+        join(&mut sequencer, worker, 1_000);
+        begin(&mut sequencer, worker, 0);
+        lose(&mut sequencer, worker);
+        match worker % 2 {
+            0 => join(&mut sequencer, worker - 1, 1_000),
+            _ => lives(&mut sequencer, worker - 1),
+        }
+        sequencer.handle(Event::WorkerLeft { worker: worker - 1 }).expect("deterministic");
+        assert!(!sequencer.is_suspicious(window(0)));
+    }
+    // Workers that stay away count.
+    for worker in 101..=100 + LOSSES_MAX as u64 {
+        join(&mut sequencer, worker, 1_000);
+        begin(&mut sequencer, worker, 0);
+        lose(&mut sequencer, worker);
+    }
+    assert!(sequencer.is_suspicious(window(0)));
 }
 
 #[test]

@@ -1,0 +1,253 @@
+//! Jobs: the samples of a feed's first epoch, written to files once.
+//!
+//! [`plan`] divides the epoch into files of whole windows, by a sample of the first window. [`window_samples`] computes
+//! the samples of some windows, and [`write`] encodes and uploads them as one file. Files are written independently, as
+//! many at a time as there are threads. `forebay_storage::artifact` records each complete file and commits the job: what
+//! lies in the target is the job's whole state, so that any process can resume it.
+
+mod estimate;
+mod materialized;
+mod plan;
+mod progress;
+mod window_samples;
+mod write;
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use forebay_protocol::{JobOptions, OptionSet, random_id};
+use forebay_storage::artifact;
+use forebay_storage::artifact::{Catalog, Claim, JobState, Lineage, Part};
+use forebay_storage::writers::{DataFile, OutputFormat};
+use futures::{StreamExt, TryStreamExt, stream};
+
+pub use estimate::JobEstimate;
+pub use materialized::Materialized;
+pub use progress::JobProgress;
+
+use crate::error::{Error, Result};
+use crate::feed::Feed;
+use plan::{JobPlan, Sample};
+
+/// Raise this when the same feed and options give other files.
+const FILES_VERSION: u32 = 1;
+/// Windows that are in memory for each file that is being written: see [`window_samples`].
+const WINDOWS_PER_FILE_WRITER: u64 = 2;
+
+/// A job that writes a feed's samples to files in a folder.
+pub struct Job {
+    feed: Feed,
+    format: OutputFormat,
+    plan: JobPlan,
+    sample: Sample,
+    state: JobState,
+    /// What the files mean: see [`fingerprint`].
+    fingerprint: String,
+    id: String,
+    /// Files to write at a time.
+    writers: usize,
+}
+
+impl Job {
+    /// Finds out what the folder `url` holds of the job that writes `feed` there.
+    ///
+    /// # Errors
+    /// `Conflict` if the folder holds anything else, `Invalid` if the query calls functions without a version, if the
+    /// format cannot hold a column, and for unknown options; errors of reading the first window.
+    pub(crate) async fn open(feed: Feed, url: &str, options: &JobOptions, memory_limit_bytes: u64) -> Result<Self> {
+        let unversioned = feed.unversioned_functions();
+        if !unversioned.is_empty() {
+            let message =
+                format!("the results of {} must not be stored, since it has no version", unversioned.join(", "));
+            return Err(Error::invalid(message).with_hint("declare the function with a version"));
+        }
+        let format = output_format(options)?;
+        format.check(&feed.schema())?;
+        let file_size = options.or(&JobOptions::defaults()).file_size;
+        let core = feed.core();
+        let sample = Sample::take(core).await?;
+        let plan = JobPlan::new(core, &sample, file_size.unwrap_or(1));
+        let fingerprint = fingerprint(&feed, &format);
+        let id = job_id(&fingerprint, &plan);
+        let state = artifact::Job::open(&core.stores, url, &id).await?;
+        let window_bytes = core.settings.window_bytes.max(1) * WINDOWS_PER_FILE_WRITER;
+        let most = usize::try_from(memory_limit_bytes / window_bytes).unwrap_or(usize::MAX);
+        let writers = core.executor.threads().min(most).max(1);
+        Ok(Self { feed, format, plan, sample, state, fingerprint, id, writers })
+    }
+
+    /// The job's id: a hash of feed, format and division into files.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The number of files that it writes, of which those without samples are left out.
+    pub fn files(&self) -> u32 {
+        self.plan.files()
+    }
+
+    /// The number of source rows that it reads.
+    pub fn source_rows(&self) -> u64 {
+        self.feed.core().plan.epoch(0).rows()
+    }
+
+    /// Writes the files that are missing, and commits. If another process works on the job, waits until that has
+    /// finished or is silent for 30 seconds.
+    ///
+    /// # Errors
+    /// Errors of reading, computing and writing. What is written stays, and the next run resumes from it.
+    pub async fn run(&self, progress: &JobProgress) -> Result<Materialized> {
+        let job = match &self.state {
+            JobState::Committed(artifact) => return Ok(Materialized::new(artifact, true, self.quarantine())),
+            JobState::Open(job) => job,
+        };
+        let holder = artifact::holder_name(random_id()?);
+        loop {
+            let wait = |duration| -> futures::future::BoxFuture<'static, ()> { Box::pin(tokio::time::sleep(duration)) };
+            if let Some(claim) = job.claim(&holder, &wait).await? {
+                return self.write_missing(job, Held(Some(claim)), progress).await;
+            }
+            tracing::info!(job = %self.id, url = job.url(), "another process writes the same files; waiting for it");
+            tokio::time::sleep(artifact::BEAT).await;
+            if let JobState::Committed(artifact) =
+                artifact::Job::open(&self.feed.core().stores, job.url(), &self.id).await?
+            {
+                return Ok(Materialized::new(&artifact, true, self.quarantine()));
+            }
+        }
+    }
+
+    async fn write_missing(&self, job: &artifact::Job, held: Held, progress: &JobProgress) -> Result<Materialized> {
+        let mut parts = job.parts().await?;
+        for (number, part) in &parts {
+            progress.add_part(self.source_rows_of(*number), part);
+        }
+        let missing = (0..self.files()).map(u64::from).filter(|number| !parts.contains_key(number));
+        let missing: Vec<u64> = missing.collect();
+        let write = |number: u64| async move {
+            let part = self.write_part(job, number, progress).await?;
+            progress.add_file();
+            Ok::<_, Error>((number, part))
+        };
+        let written = stream::iter(missing.into_iter().map(write)).buffer_unordered(self.writers);
+        let written = held.while_alive(written.try_collect::<Vec<_>>()).await?;
+        parts.extend(written);
+        let lineage = self.lineage(&parts);
+        let index = self.index(&parts)?;
+        let manifest = job.manifest(&parts, lineage)?;
+        self.catalog()?.record(&self.fingerprint, job.url()).await?;
+        let artifact = job.commit(manifest, index).await?;
+        Ok(Materialized::new(&artifact, false, self.quarantine()))
+    }
+
+    fn catalog(&self) -> Result<Catalog> {
+        Ok(Catalog::new(&self.feed.core().stores, &self.feed.core().root)?)
+    }
+
+    /// The files that readers of the format look for beside the data files.
+    fn index(&self, parts: &BTreeMap<u64, Part>) -> Result<Vec<(String, Bytes)>> {
+        let files: Vec<DataFile> = parts
+            .values()
+            .flat_map(|part| &part.files)
+            .zip(parts.values().filter(|part| !part.files.is_empty()).map(|part| &part.facts))
+            .map(|(file, facts)| DataFile { name: file.name.clone(), rows: file.rows, facts: facts.clone() })
+            .collect();
+        Ok(self.format.index(&files)?.into_iter().map(|file| (file.name.to_owned(), file.bytes)).collect())
+    }
+
+    fn source_rows_of(&self, file: u64) -> u64 {
+        let windows = self.plan.windows_of(u32::try_from(file).unwrap_or(u32::MAX));
+        let epoch = self.feed.core().plan.epoch(0);
+        epoch.rows_before(windows.end) - epoch.rows_before(windows.start)
+    }
+
+    /// The folder of the bad rows, if the feed records them.
+    fn quarantine(&self) -> Option<String> {
+        let is_kept = self.feed.settings().on_error == forebay_protocol::OnError::Quarantine;
+        is_kept.then(|| format!("{}/job-{}", self.feed.quarantine_url(), self.id))
+    }
+
+    fn lineage(&self, parts: &BTreeMap<u64, Part>) -> Lineage {
+        let mut sources = BTreeMap::from([
+            ("feed".to_owned(), self.feed.identity().to_string()),
+            ("statement".to_owned(), self.feed.statement().to_owned()),
+            ("source_rows".to_owned(), self.source_rows().to_string()),
+            ("forebay".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
+        ]);
+        sources.extend(self.feed.tables().map(|(name, dataset)| {
+            let snapshot = dataset.snapshot();
+            let text =
+                format!("{} rows in {} files, snapshot {}", snapshot.rows(), snapshot.files().len(), snapshot.id());
+            (format!("table {name}"), text)
+        }));
+        Lineage {
+            fingerprint: self.fingerprint.clone(),
+            schema: self.feed.schema(),
+            sources,
+            costs: write::total_costs(parts.values().map(|part| &part.costs)),
+        }
+    }
+}
+
+/// A claim that is released when this is dropped, so that an interrupted job can be resumed at once.
+struct Held(Option<Claim>);
+
+impl Held {
+    /// Gives signs of life while `work` is done. A claim that another process took is no reason to stop: the commit
+    /// decides.
+    async fn while_alive<T>(mut self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        let mut work = std::pin::pin!(work);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut work => return done,
+                () = tokio::time::sleep(artifact::BEAT) => {
+                    let Some(claim) = &mut self.0 else { continue };
+                    match claim.beat().await {
+                        Ok(true) => {}
+                        Ok(false) => {
+                            tracing::warn!("another process writes the same files");
+                            self.0 = None;
+                        }
+                        Err(error) => tracing::warn!(%error, "cannot give a sign of life; retrying"),
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let runtime = tokio::runtime::Handle::try_current();
+        if let (Some(claim), Ok(runtime)) = (self.0.take(), runtime) {
+            runtime.spawn(async move {
+                if let Err(error) = claim.release().await {
+                    tracing::debug!(%error, "a claim could not be released");
+                }
+            });
+        }
+    }
+}
+
+/// The format that these options name.
+pub(crate) fn output_format(options: &JobOptions) -> Result<OutputFormat> {
+    let JobOptions { format, compression, .. } = options.or(&JobOptions::defaults());
+    let given: Vec<_> = compression.map(|compression| ("compression".to_owned(), compression)).into_iter().collect();
+    Ok(OutputFormat::new(&format.unwrap_or_default(), &given)?)
+}
+
+/// A hash of what files of a feed's samples mean. Files with the same fingerprint may stand for each other.
+pub(crate) fn fingerprint(feed: &Feed, format: &OutputFormat) -> String {
+    let format = serde_json::to_string(format).expect("plain data becomes JSON");
+    short_hash(&format!("{FILES_VERSION}\0{}\0{format}", feed.id()))
+}
+
+/// The id of the job that divides samples into files in this way.
+fn job_id(fingerprint: &str, plan: &JobPlan) -> String {
+    short_hash(&format!("{fingerprint}\0{}", plan.windows_per_file))
+}
+
+fn short_hash(text: &str) -> String {
+    blake3::hash(text.as_bytes()).to_hex()[..16].to_owned()
+}

@@ -1,0 +1,203 @@
+//! Parquet files, with pages that begin at the same rows in all columns.
+//!
+//! A feed shuffles pieces of row groups, and cuts them where pages begin. The first rows of a file decide how many rows
+//! its pages have: about a megabyte of all columns, the size of the smallest pieces. They also decide which columns
+//! have dictionaries. A dictionary of values that hardly repeat costs time and becomes a page that all pieces share.
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::{DataType, IntervalUnit, Schema, SchemaRef};
+use bytes::Bytes;
+use parquet::arrow::{ArrowSchemaConverter, ArrowWriter};
+use parquet::basic::{Compression, ZstdLevel};
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
+
+use super::chunks::{Chunk, ChunkEnd, Chunks};
+use super::compressed::{COMPRESSION, compression};
+use super::format::{FileWriter, NewFile, WriteDescriptor, WriteFormat, unwritable};
+use super::plain::Plain;
+use super::refusals::{any_type, refuse};
+use super::repeats::repeating_leaves;
+use crate::Result;
+use crate::formats::OptionValues;
+
+/// The first rows, which decide how pages are divided.
+const FIRST: ChunkEnd = ChunkEnd { rows: 16 << 10, bytes: 1 << 20 };
+/// Bytes of values after which the rows of a page are written, if the first rows were far smaller.
+const CHUNK_BYTES: u64 = 8 << 20;
+/// Maximum rows and bytes of values of a row group. It is encoded in memory.
+const GROUP_ROWS: usize = 1 << 20;
+const GROUP_BYTES: u64 = 64 << 20;
+/// The encoded bytes that end a page before its rows do. Pages of numbers with few bits are several times their values.
+const PAGE_BYTES: usize = 16 << 20;
+/// Pixels and tokens take three times as long at zstd's default level, and become hardly smaller.
+const ZSTD_LEVEL: i32 = 1;
+
+static DESCRIPTOR: WriteDescriptor = WriteDescriptor {
+    name: "parquet",
+    aliases: &[],
+    summary: "Parquet files",
+    extension: "parquet",
+    options: &[compression(&["zstd", "snappy", "none"], "zstd")],
+    columns: "All types are kept, and tensors stay tensors; other tools read these as lists. Dictionaries and views \
+              become plain values.",
+    nulls: "Nulls are kept.",
+};
+
+/// Parquet files.
+#[derive(Debug)]
+pub(crate) struct Parquet;
+
+impl WriteFormat for Parquet {
+    fn descriptor(&self) -> &'static WriteDescriptor {
+        &DESCRIPTOR
+    }
+
+    fn check(&self, schema: &Schema, _options: &OptionValues) -> Result<()> {
+        refuse(DESCRIPTOR.name, schema, |field| {
+            let has = |is: &dyn Fn(&DataType) -> bool| any_type(field.data_type(), is);
+            if has(&|data_type| matches!(data_type, DataType::Union(_, _))) {
+                return Some("make a column of each of its types");
+            }
+            if has(&|data_type| matches!(data_type, DataType::Struct(fields) if fields.is_empty())) {
+                return Some("give the struct a field, or write arrow files");
+            }
+            // Parquet's intervals count days and milliseconds, and no nanoseconds.
+            let is_fine = has(&|data_type| matches!(data_type, DataType::Interval(IntervalUnit::MonthDayNano)));
+            let fits = ArrowSchemaConverter::new().convert(&Schema::new(vec![field.clone()])).is_ok();
+            (is_fine || !fits).then_some("cast it to another type, or write arrow files")
+        })
+    }
+
+    fn writer(&self, file: &NewFile<'_>, options: &OptionValues) -> Result<Box<dyn FileWriter>> {
+        let compression = match options.text(COMPRESSION) {
+            "zstd" => {
+                Compression::ZSTD(ZstdLevel::try_new(ZSTD_LEVEL).map_err(|error| unwritable(DESCRIPTOR.name, error))?)
+            }
+            "snappy" => Compression::SNAPPY,
+            _ => Compression::UNCOMPRESSED,
+        };
+        let plain = Plain::new(file.schema);
+        Ok(Box::new(ParquetWriter { chunks: Chunks::new(plain.clone()), plain, compression, encoder: None, taken: 0 }))
+    }
+}
+
+struct ParquetWriter {
+    plain: Plain,
+    chunks: Chunks,
+    compression: Compression,
+    /// It exists once the first rows are known.
+    encoder: Option<Encoder>,
+    taken: u64,
+}
+
+struct Encoder {
+    arrow: ArrowWriter<Vec<u8>>,
+    page_rows: usize,
+    group_rows: usize,
+    group_bytes: u64,
+}
+
+impl FileWriter for ParquetWriter {
+    fn write(&mut self, rows: &RecordBatch) -> Result<()> {
+        self.chunks.push(rows)?;
+        if self.encoder.is_none() {
+            let Some(first) = self.chunks.next(FIRST)? else { return Ok(()) };
+            self.begin(&first)?;
+        }
+        self.encode(false)
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        if self.encoder.is_none() {
+            let none = || Chunk { rows: RecordBatch::new_empty(self.plain.schema().clone()), bytes: 0 };
+            let first = self.chunks.last(FIRST)?.unwrap_or_else(none);
+            self.begin(&first)?;
+        }
+        self.encode(true)?;
+        let encoder = self.encoder.as_mut().expect("it was made of the first rows");
+        encoder.arrow.finish().map_err(|error| unwritable(DESCRIPTOR.name, error))?;
+        Ok(())
+    }
+
+    fn take(&mut self) -> Result<Option<Bytes>> {
+        let Some(encoder) = &mut self.encoder else { return Ok(None) };
+        let bytes = std::mem::take(encoder.arrow.inner_mut());
+        self.taken += bytes.len() as u64;
+        Ok((!bytes.is_empty()).then(|| bytes.into()))
+    }
+
+    fn bytes(&self) -> u64 {
+        let of = |encoder: &Encoder| (encoder.arrow.inner().len() + encoder.arrow.in_progress_size()) as u64;
+        self.taken + self.encoder.as_ref().map_or(0, of)
+    }
+}
+
+impl ParquetWriter {
+    /// Decides the layout of the file by its first rows, which then are the first to be encoded.
+    fn begin(&mut self, first: &Chunk) -> Result<()> {
+        let rows = first.rows.num_rows().max(1);
+        let page_rows = 1 << rows.ilog2();
+        let schema = self.plain.schema();
+        let properties = properties(schema, &first.rows, page_rows, self.compression)?;
+        let arrow = ArrowWriter::try_new(Vec::new(), SchemaRef::clone(schema), Some(properties))
+            .map_err(|error| unwritable(DESCRIPTOR.name, error))?;
+        self.encoder = Some(Encoder { arrow, page_rows, group_rows: 0, group_bytes: 0 });
+        self.chunks.push_front(first);
+        Ok(())
+    }
+
+    fn encode(&mut self, is_last: bool) -> Result<()> {
+        let Some(encoder) = &mut self.encoder else { return Ok(()) };
+        loop {
+            // Rows up to where the next page begins.
+            let rows = encoder.page_rows - encoder.group_rows % encoder.page_rows;
+            let end = ChunkEnd { rows, bytes: CHUNK_BYTES };
+            let chunk = if is_last { self.chunks.last(end)? } else { self.chunks.next(end)? };
+            let Some(chunk) = chunk else { return Ok(()) };
+            encoder.write(&chunk).map_err(|error| unwritable(DESCRIPTOR.name, error))?;
+        }
+    }
+}
+
+impl Encoder {
+    fn write(&mut self, chunk: &Chunk) -> Result<(), parquet::errors::ParquetError> {
+        self.arrow.write(&chunk.rows)?;
+        self.group_rows += chunk.rows.num_rows();
+        self.group_bytes += chunk.bytes;
+        if self.group_rows >= GROUP_ROWS || self.group_bytes >= GROUP_BYTES {
+            self.arrow.flush()?;
+            (self.group_rows, self.group_bytes) = (0, 0);
+        }
+        Ok(())
+    }
+}
+
+fn properties(
+    schema: &Schema,
+    first: &RecordBatch,
+    page_rows: usize,
+    compression: Compression,
+) -> Result<WriterProperties> {
+    let columns = ArrowSchemaConverter::new().convert(schema).map_err(|error| unwritable(DESCRIPTOR.name, error))?;
+    let mut properties = WriterProperties::builder()
+        // A version here would change the bytes.
+        .set_created_by("forebay".to_owned())
+        .set_compression(compression)
+        .set_data_page_row_count_limit(page_rows)
+        .set_data_page_size_limit(PAGE_BYTES)
+        // `Encoder` ends row groups, by values instead of encoded bytes.
+        .set_max_row_group_row_count(None);
+    let repeats = repeating_leaves(first);
+    for (leaf, column) in columns.columns().iter().enumerate() {
+        let path = column.path().clone();
+        let is_nested = columns.get_column_root(leaf).is_group();
+        let repeats = repeats.get(leaf).copied().unwrap_or(false);
+        // Feeds skip rows by the statistics of plain columns. Those of pixels and photographs help nobody.
+        let is_bytes = schema.field(columns.get_column_root_idx(leaf)).data_type().is_binary();
+        if is_nested || is_bytes {
+            properties = properties.set_column_statistics_enabled(path.clone(), EnabledStatistics::None);
+        }
+        properties = properties.set_column_dictionary_enabled(path, repeats);
+    }
+    Ok(properties.build())
+}
