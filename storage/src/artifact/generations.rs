@@ -64,18 +64,22 @@ impl Past {
             Kind::Generation(number) if number < end => Some(number),
             _ => None,
         });
-        for generation in numbers {
-            let jobs = match read(stores, folder, generation).await? {
-                Generation::Committed(manifest) => {
-                    past.index.extend(manifest.index.into_iter().map(|file| file.name));
-                    vec![manifest.job]
-                }
-                Generation::Aborted { jobs } => jobs,
-                Generation::Removed => Vec::new(),
-            };
-            past.attempts.extend(jobs.into_iter().map(|job| Attempt { job, generation }));
+        for number in numbers {
+            past.add(number, &read(stores, folder, number).await?);
         }
         Ok(past)
+    }
+
+    pub(super) fn add(&mut self, number: u64, generation: &Generation) {
+        let mut add = |job: &String| self.attempts.push(Attempt { job: job.clone(), generation: number });
+        match generation {
+            Generation::Committed(manifest) => {
+                add(&manifest.job);
+                self.index.extend(manifest.index.iter().map(|file| file.name.clone()));
+            }
+            Generation::Aborted { jobs } => jobs.iter().for_each(add),
+            Generation::Removed => {}
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::generations::Past;
+use super::generations::{Generation, Past};
 use super::layout::{Attempt, Kind, blocks_name};
 use super::manifest::Manifest;
 use super::open::Artifact;
@@ -20,17 +20,40 @@ pub(super) async fn sweep(artifact: &Artifact) {
 async fn try_sweep(artifact: &Artifact) -> Result<()> {
     let objects = artifact.stores.list(artifact.url()).await?;
     let committed = artifact.attempt();
-    let past = Past::before(committed.generation, &artifact.stores, &artifact.folder, &objects).await?;
-    let attempts = objects.iter().filter_map(|object| match Kind::of(&object.name) {
-        Kind::OfAttempt(attempt) if attempt.generation <= committed.generation => Some(attempt.tag()),
-        _ => None,
-    });
-    let tags: HashSet<String> =
-        attempts.chain(past.attempts.iter().map(Attempt::tag)).chain([committed.tag()]).collect();
-    for object in beside(artifact, &past, &objects, |tag| tags.contains(tag)) {
+    let mut past = Past::before(committed.generation, &artifact.stores, &artifact.folder, &objects).await?;
+    past.add(committed.generation, &Generation::Committed(artifact.manifest().clone()));
+    let over = Over::until(committed.generation, &past, &objects);
+    for object in beside(artifact, &past, &objects, |tag| over.tags.contains(tag)) {
         artifact.stores.delete(&artifact.folder.object(&object.name)).await?;
     }
-    artifact.stores.tidy(artifact.url(), Some(&format!("-{}.", committed.tag()))).await
+    artifact.stores.tidy(artifact.url(), move |name| over.has(name), false).await
+}
+
+/// What is known to be over.
+pub(super) struct Over {
+    generation: u64,
+    tags: HashSet<String>,
+}
+
+impl Over {
+    /// All attempts until this generation are over: earlier ones, and those of which there are objects.
+    pub(super) fn until(generation: u64, past: &Past, objects: &[Object]) -> Self {
+        let attempts = objects.iter().filter_map(|object| match Kind::of(&object.name) {
+            Kind::OfAttempt(attempt) if attempt.generation <= generation => Some(attempt),
+            _ => None,
+        });
+        let tags = attempts.chain(past.attempts.iter().cloned()).map(|attempt| attempt.tag()).collect();
+        Self { generation, tags }
+    }
+
+    /// Whether an object with this name is of such an attempt.
+    pub(super) fn has(&self, name: &str) -> bool {
+        match Kind::of(name) {
+            Kind::OfAttempt(attempt) => attempt.generation <= self.generation,
+            Kind::Tagged(tag) => self.tags.contains(&tag),
+            Kind::Generation(_) | Kind::Other => false,
+        }
+    }
 }
 
 /// The objects among these that are no part of the artifact: of attempts that are over, files whose tags are theirs,
