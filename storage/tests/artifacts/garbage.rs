@@ -210,11 +210,12 @@ async fn an_entry_that_is_written_again_while_it_is_removed_stays() {
     Catalog::new(&clean, root).unwrap().record(FINGERPRINT, url).await.unwrap();
     let (counted, faults) = Faults::over(&clean, FaultRates::NONE, 0);
     gc(&counted, root, true, &at_once).await.unwrap();
-    for request in 0..=faults.requests() {
+    for at in 0..4 * (faults.requests() + 1) {
+        let (request, seed) = (at / 4, at);
         let stores = Stores::new();
         let catalog = Catalog::new(&stores, root).unwrap();
         catalog.record(FINGERPRINT, url).await.unwrap();
-        let (watched, faults) = Faults::over(&stores, FaultRates { delay_max: 1, ..FaultRates::NONE }, request);
+        let (watched, faults) = Faults::over(&stores, FaultRates { delay_max: 8, ..FaultRates::NONE }, seed);
         let job = async {
             while faults.requests() < request {
                 tokio::task::yield_now().await;
