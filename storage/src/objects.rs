@@ -225,12 +225,14 @@ mod tests {
 
     #[tokio::test]
     async fn of_two_writers_one_is_first() {
-        let stores = Stores::new();
-        let put = async |text: &'static str| stores.put_new("memory:///m", Bytes::from_static(text.as_bytes())).await;
-        assert!(put("x").await.unwrap());
-        assert!(put("x").await.unwrap(), "a retry of the first");
-        assert!(!put("y").await.unwrap());
-        assert_eq!(stores.get("memory:///m").await.unwrap(), "x");
+        let (stores, folder) = (Stores::new(), tempfile::tempdir().unwrap());
+        for url in ["memory:///m", folder.path().join("a/m").to_str().unwrap()] {
+            let put = async |text: &'static str| stores.put_new(url, Bytes::from_static(text.as_bytes())).await;
+            assert!(put("x").await.unwrap());
+            assert!(put("x").await.unwrap(), "a retry of the first");
+            assert!(!put("y").await.unwrap());
+            assert_eq!(stores.get(url).await.unwrap(), "x");
+        }
     }
 
     #[tokio::test]
