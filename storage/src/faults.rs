@@ -263,7 +263,10 @@ impl FaultyStore {
         }
         first.sort_by(|a, b| a.location.cmp(&b.location));
         first.truncate(self.faults.random(first.len() as u64) as usize);
-        self.faults.pause().await;
+        // Now and then, for long.
+        for _ in 0..if self.faults.random(8) == 0 { 40 } else { 1 } {
+            self.faults.pause().await;
+        }
         let second: Vec<ObjectMeta> = self.inner.list(prefix).try_collect().await?;
         let end = first.last().map(|meta| meta.location.clone());
         first.extend(second.into_iter().filter(|meta| end.as_ref().is_none_or(|end| meta.location > *end)));
