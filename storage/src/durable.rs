@@ -20,11 +20,14 @@ pub(crate) async fn sync(place: &StoreLocation) -> Result<()> {
     .await
 }
 
-/// Removes local files that the store began to write under names of its own: those with `part` in their names, or all
-/// and also folders without files.
-pub(crate) async fn tidy(place: &StoreLocation, part: Option<&str>) -> Result<()> {
-    let part = part.map(str::to_owned);
-    on_disk(place, move |path| match tidy_folder(path, part.as_deref()) {
+/// Removes local files below a folder that the store began to write under names of its own, if `is_over` says so of
+/// their final names below it. Then removes folders without files, if `prune`.
+pub(crate) async fn tidy(
+    place: &StoreLocation,
+    is_over: impl Fn(&str) -> bool + Send + Sync + 'static,
+    prune: bool,
+) -> Result<()> {
+    on_disk(place, move |path| match tidy_folder(path, "", &is_over, prune) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         done => done.map(|_| ()),
     })
@@ -56,25 +59,26 @@ fn sync_folder(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Tidies a folder. Returns whether it is empty then.
-fn tidy_folder(folder: &Path, part: Option<&str>) -> io::Result<bool> {
+/// Tidies a folder, whose name is `below` with a slash at its end. Returns whether it is empty then.
+fn tidy_folder(folder: &Path, below: &str, is_over: &impl Fn(&str) -> bool, prune: bool) -> io::Result<bool> {
     let mut is_empty = true;
     for entry in std::fs::read_dir(folder)? {
         let entry = entry?;
         let path = entry.path();
+        let name = format!("{below}{}", entry.file_name().to_string_lossy());
         let is_gone = match entry.file_type()?.is_dir() {
-            true => tidy_folder(&path, part)? && part.is_none() && std::fs::remove_dir(&path).is_ok(),
-            false => is_unfinished(&path, part) && std::fs::remove_file(&path).is_ok(),
+            true => {
+                tidy_folder(&path, &format!("{name}/"), is_over, prune)? && prune && std::fs::remove_dir(&path).is_ok()
+            }
+            false => final_name(&name).is_some_and(is_over) && std::fs::remove_file(&path).is_ok(),
         };
         is_empty &= is_gone;
     }
     Ok(is_empty)
 }
 
-/// Whether object_store gave this name to a file before its own, and its own has `part` in it.
-fn is_unfinished(path: &Path, part: Option<&str>) -> bool {
-    let Some(name) = path.file_name().and_then(|name| name.to_str()) else { return false };
-    let Some((name, number)) = name.split_once('#') else { return false };
-    let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
-    is_number && part.is_none_or(|part| name.contains(part))
+/// The name that a file will get, if object_store gave this one to it before.
+fn final_name(name: &str) -> Option<&str> {
+    let (name, number) = name.rsplit_once('#')?;
+    (!number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())).then_some(name)
 }

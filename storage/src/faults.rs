@@ -1,8 +1,8 @@
 //! Stores that fail as stores in the cloud do, by a seed, for tests.
 //!
 //! Requests fail before anything happened, or happen while their answers are lost. Writes and deletions happen after
-//! their answers, or once more later. A process that is killed is a store of which all requests after some number fail.
-//! The stores below are shared: what a killed process wrote is found by others.
+//! their answers, or once more later. Listings are not of one moment. A process that is killed is a store of which all
+//! requests after some number fail. The stores below are shared: what a killed process wrote is found by others.
 
 use std::fmt;
 use std::ops::Range;
@@ -11,7 +11,7 @@ use std::task::Poll;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures::stream::{BoxStream, StreamExt};
+use futures::stream::{BoxStream, StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{
     CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, ObjectStoreExt,
@@ -254,6 +254,26 @@ impl fmt::Display for FaultyStore {
     }
 }
 
+impl FaultyStore {
+    /// Lists in two pages, as if others wrote between them: no listing of a store is of one moment.
+    async fn list_in_pages(&self, prefix: Option<&Path>) -> Result<Vec<ObjectMeta>> {
+        let mut first: Vec<ObjectMeta> = self.inner.list(prefix).try_collect().await?;
+        if self.faults.rates.delay_max == 0 || first.is_empty() {
+            return Ok(first);
+        }
+        first.sort_by(|a, b| a.location.cmp(&b.location));
+        first.truncate(self.faults.random(first.len() as u64) as usize);
+        // Now and then, for long.
+        for _ in 0..if self.faults.random(8) == 0 { 40 } else { 1 } {
+            self.faults.pause().await;
+        }
+        let second: Vec<ObjectMeta> = self.inner.list(prefix).try_collect().await?;
+        let end = first.last().map(|meta| meta.location.clone());
+        first.extend(second.into_iter().filter(|meta| end.as_ref().is_none_or(|end| meta.location > *end)));
+        Ok(first)
+    }
+}
+
 #[async_trait]
 #[deny(clippy::missing_trait_methods)]
 impl ObjectStore for FaultyStore {
@@ -291,10 +311,8 @@ impl ObjectStore for FaultyStore {
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
         let (store, prefix) = (self.clone(), prefix.cloned());
         let listed = async move {
-            match store.faults.read(async { Ok(()) }).await {
-                Ok(()) => store.inner.list(prefix.as_ref()),
-                Err(error) => futures::stream::iter([Err(error)]).boxed(),
-            }
+            let listed = store.faults.read(store.list_in_pages(prefix.as_ref())).await;
+            futures::stream::iter(listed.map_or_else(|error| vec![Err(error)], |all| all.into_iter().map(Ok).collect()))
         };
         futures::stream::once(listed).flatten().boxed()
     }

@@ -56,6 +56,7 @@ pub mod formats;
 mod keeping;
 mod lake;
 mod listing;
+mod local_disk;
 mod objects;
 mod path_columns;
 mod pinned;

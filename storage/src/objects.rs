@@ -115,10 +115,15 @@ impl Stores {
         }
     }
 
-    /// On a local disk, removes what killed writers of files below `folder` left behind: of files with `part` in their
-    /// names, or all and also folders without files.
-    pub(crate) async fn tidy(&self, folder: &str, part: Option<&str>) -> Result<()> {
-        tidy(&self.locate(folder)?, part).await
+    /// On a local disk, removes what killed writers of files below `folder` left behind, if `is_over` says so of the
+    /// files' names below it. Then removes folders without files, if `prune`.
+    pub(crate) async fn tidy(
+        &self,
+        folder: &str,
+        is_over: impl Fn(&str) -> bool + Send + Sync + 'static,
+        prune: bool,
+    ) -> Result<()> {
+        tidy(&self.locate(folder)?, is_over, prune).await
     }
 
     /// Begins to write an object of any size, of which some parts at a time are in memory. An existing object is
@@ -220,12 +225,14 @@ mod tests {
 
     #[tokio::test]
     async fn of_two_writers_one_is_first() {
-        let stores = Stores::new();
-        let put = async |text: &'static str| stores.put_new("memory:///m", Bytes::from_static(text.as_bytes())).await;
-        assert!(put("x").await.unwrap());
-        assert!(put("x").await.unwrap(), "a retry of the first");
-        assert!(!put("y").await.unwrap());
-        assert_eq!(stores.get("memory:///m").await.unwrap(), "x");
+        let (stores, folder) = (Stores::new(), tempfile::tempdir().unwrap());
+        for url in ["memory:///m", folder.path().join("a/m").to_str().unwrap()] {
+            let put = async |text: &'static str| stores.put_new(url, Bytes::from_static(text.as_bytes())).await;
+            assert!(put("x").await.unwrap());
+            assert!(put("x").await.unwrap(), "a retry of the first");
+            assert!(!put("y").await.unwrap());
+            assert_eq!(stores.get(url).await.unwrap(), "x");
+        }
     }
 
     #[tokio::test]
@@ -279,11 +286,12 @@ mod tests {
         for name in ["a/x.parquet", "a/b/y.parquet#1", "a/b/c/z.parquet#12"] {
             std::fs::write(folder.path().join(name), "x").unwrap();
         }
-        Stores::new().tidy(url, Some("y.")).await.unwrap();
+        std::fs::write(folder.path().join("a/b/w.parquet#x"), "x").unwrap();
+        Stores::new().tidy(url, |name| name == "a/b/y.parquet", false).await.unwrap();
         let exists = |name: &str| folder.path().join(name).exists();
         assert!(exists("a/x.parquet") && !exists("a/b/y.parquet#1") && exists("a/b/c/z.parquet#12"));
-        Stores::new().tidy(url, None).await.unwrap();
-        assert!(exists("a/x.parquet") && !exists("a/b"));
-        Stores::new().tidy(&format!("{url}/none"), None).await.unwrap();
+        Stores::new().tidy(url, |_| true, true).await.unwrap();
+        assert!(exists("a/x.parquet") && exists("a/b/w.parquet#x") && !exists("a/b/c"));
+        Stores::new().tidy(&format!("{url}/none"), |_| true, true).await.unwrap();
     }
 }

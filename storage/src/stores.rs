@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use object_store::ObjectStore;
 use object_store::aws::AmazonS3Builder;
-use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use parking_lot::Mutex;
 use url::Url;
 
+use crate::local_disk::LocalDisk;
 use crate::waits::{StoreWait, Waits, WatchedConnector};
 use crate::{Error, Result};
 
@@ -99,7 +99,7 @@ impl Stores {
     pub fn new() -> Self {
         Self {
             shared: Arc::new(SharedStores {
-                file: Arc::new(LocalFileSystem::new()),
+                file: Arc::new(LocalDisk::default()),
                 memory: Arc::new(InMemory::new()),
                 buckets: Mutex::default(),
                 waits: Arc::default(),

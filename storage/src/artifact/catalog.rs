@@ -57,8 +57,12 @@ impl Catalog {
         let url = below.unwrap_or(folder.url()).to_owned();
         let hash = blake3::hash(url.as_bytes()).to_hex();
         let place = self.root.object(&format!("catalog/{fingerprint}/{}", &hash[..32]));
-        // The content follows from the name, so a damaged or a lost one is simply replaced.
-        self.stores.put_durably(&place, seal(&Written { url })).await
+        let entry = seal(&Written { url });
+        match self.stores.put_new(&place, entry.clone()).await? {
+            true => Ok(()),
+            // The content follows from the name, so this one is damaged.
+            false => self.stores.put_durably(&place, entry).await,
+        }
     }
 
     /// A committed artifact whose rows have this meaning. Entries whose artifact is gone, damaged or not finished are

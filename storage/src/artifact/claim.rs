@@ -77,10 +77,12 @@ impl Job {
     async fn is_free_for(&self, number: u64, holder: &str) -> Result<bool> {
         let place = self.folder.claim(&self.attempt, number);
         match self.stores.get(&place).await {
-            Ok(bytes) => {
-                let last: Sign = unseal(&place, &bytes)?;
-                Ok(last.released || last.holder == holder || holder::has_ended(&last.holder))
-            }
+            Ok(bytes) => match unseal::<Sign>(&place, &bytes) {
+                Ok(last) => Ok(last.released || last.holder == holder || holder::has_ended(&last.holder)),
+                // Its holder is unknown, and is seen to live or not.
+                Err(error) if error.kind() == ErrorKind::Data => Ok(false),
+                Err(error) => Err(error),
+            },
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
             Err(error) => Err(error),
         }

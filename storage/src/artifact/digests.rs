@@ -21,6 +21,12 @@ const DIGEST_BYTES: usize = 16;
 pub struct ContentDigest([u8; 32]);
 
 impl ContentDigest {
+    pub(super) fn of_content(content: &[u8]) -> Self {
+        let mut hasher = FileHasher::default();
+        hasher.update(content);
+        hasher.finish().1
+    }
+
     fn of(bytes: u64, blocks: &[u8]) -> Self {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&bytes.to_le_bytes());

@@ -7,7 +7,8 @@
 //! gives wrong rows. Before an artifact is deleted, its removal is written as the next generation.
 //!
 //! A job claims its folder before it writes there, and removes no claim of its own. So a file that was there at the
-//! first look, and whose job has no claim at the second, belongs to a job that is over.
+//! first look, and whose job has no claim at the second, belongs to a job that is over. What Forebay has not written
+//! stays.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -16,10 +17,11 @@ use serde::Serialize;
 
 use super::catalog::{Catalog, Entry};
 use super::claim::{SILENCE, Wait};
-use super::generations::{self, Generation, Latest, is_generation};
+use super::generations::{self, Generation, Latest, Past, is_generation};
 use super::layout::{Attempt, Folder, Kind};
+use super::manifest::ArtifactIndex;
 use super::open::Artifact;
-use super::sweep::beside;
+use super::sweep::{Over, beside};
 use crate::objects::Object;
 use crate::{Error, ErrorKind, Result, Stores};
 
@@ -82,15 +84,23 @@ pub async fn gc(stores: &Stores, root: &str, dry_run: bool, wait: Wait<'_>) -> R
     // A job writes its entry before its commit, so the entries are read after the commits.
     let entries = catalog.entries().await?;
     for artifact in judged {
-        collect(stores, artifact, &entries, dry_run, &mut garbage).await?;
+        if let Err(error) = collect(stores, artifact, &entries, dry_run, &mut garbage).await {
+            garbage.problem(error)?;
+        }
     }
     for entry in entries {
-        if is_gone(stores, &entry).await? {
-            if !dry_run {
-                catalog.remove(&entry).await?;
-            }
-            garbage.entries.push(entry.url);
+        if !is_gone(stores, &entry).await? {
+            continue;
         }
+        if !dry_run {
+            catalog.remove(&entry).await?;
+            if !is_gone(stores, &entry).await? {
+                // A job has begun meanwhile, and may have written its entry already.
+                catalog.record(&entry.fingerprint, &entry.url).await?;
+                continue;
+            }
+        }
+        garbage.entries.push(entry.url);
     }
     Ok(garbage)
 }
@@ -99,7 +109,7 @@ impl Garbage {
     /// Notes what cannot be judged. Other errors end the collection.
     fn problem(&mut self, error: Error) -> Result<()> {
         match error.kind() {
-            ErrorKind::Data | ErrorKind::Invalid => {
+            ErrorKind::Data | ErrorKind::Invalid | ErrorKind::NotFound => {
                 self.problems.push(error.to_string());
                 Ok(())
             }
@@ -116,6 +126,15 @@ struct Judged {
     latest: Latest,
 }
 
+/// What to do with a folder.
+struct Verdict<'a> {
+    dead: Vec<&'a Object>,
+    /// All attempts up to this generation are over.
+    over: u64,
+    /// Whether nobody writes there.
+    is_quiet: bool,
+}
+
 async fn collect(
     stores: &Stores,
     judged: Judged,
@@ -124,45 +143,59 @@ async fn collect(
     garbage: &mut Garbage,
 ) -> Result<()> {
     let Judged { folder, first, second, latest } = judged;
-    let next = latest.number + 1;
+    let number = latest.number;
+    let mut past = Past::before(number, stores, &folder, &second).await?;
+    latest.generation.iter().for_each(|generation| past.add(number, generation));
     let first: BTreeSet<Object> = first.into_iter().collect();
-    let others = second.iter().filter(|object| !is_generation(&object.name));
-    let (dead, is_quiet): (Vec<&Object>, bool) = match latest.generation {
+    let is_ours = |object: &&Object| match Kind::of(&object.name) {
+        Kind::OfAttempt(_) | Kind::Tagged(_) => true,
+        Kind::Other => past.index.contains(&object.name),
+        Kind::Generation(_) => false,
+    };
+    let ours = second.iter().filter(is_ours);
+    let verdict = match latest.generation {
         Some(Generation::Committed(manifest)) => {
             let url = folder.url();
             let names_it = |entry: &Entry| entry.url == url && entry.fingerprint == manifest.fingerprint;
             if entries.iter().any(names_it) {
                 garbage.kept += 1;
-                let artifact = Artifact::new(stores, folder.clone(), latest.number, manifest);
-                let names: Vec<&str> = second.iter().map(|object| object.name.as_str()).collect();
-                let beside: HashSet<&str> = beside(&artifact, &names, |_| true).into_iter().collect();
-                (others.filter(|object| beside.contains(&*object.name)).collect(), true)
-            } else if dry_run || generations::write(stores, &folder, next, &Generation::Removed).await? {
+                let artifact = Artifact::new(stores, folder.clone(), number, manifest);
+                let is_there = |file: &ArtifactIndex| second.iter().any(|object| object.name == file.name);
+                if !dry_run && !artifact.manifest().index.iter().all(is_there) {
+                    // Its committer was killed.
+                    artifact.publish_index().await?;
+                }
+                Verdict { dead: beside(&artifact, &past, &second, |_| true), over: number, is_quiet: true }
+            } else if dry_run || generations::write(stores, &folder, number + 1, &Generation::Removed).await? {
                 garbage.artifacts.push(url.to_owned());
-                (others.collect(), true)
+                Verdict { dead: ours.collect(), over: number + 1, is_quiet: true }
             } else {
                 return Ok(());
             }
         }
-        _ => {
-            let living = Living::of(&second, latest.number);
-            let seen_twice = others.filter(|object| first.contains(object));
+        before => {
+            let living = Living::of(&second, number);
+            let seen_twice = ours.filter(|object| first.contains(*object));
             if living.attempts.is_empty() {
-                (seen_twice.collect(), true)
+                // A job leaves at least a claim or a generation.
+                let is_foreign = before.is_none();
+                Verdict { dead: seen_twice.filter(|_| !is_foreign).collect(), over: number, is_quiet: !is_foreign }
             } else if living.gave_a_sign(&first, &second) {
                 garbage.kept += 1;
-                (seen_twice.filter(|object| living.is_over(object)).collect(), false)
+                let dead = seen_twice.filter(|object| living.is_over(object)).collect();
+                Verdict { dead, over: number, is_quiet: false }
             } else {
                 let jobs = living.attempts.iter().map(|attempt| attempt.job.clone()).collect();
-                if !dry_run && !generations::write(stores, &folder, next, &Generation::Aborted { jobs }).await? {
+                if !dry_run && !generations::write(stores, &folder, number + 1, &Generation::Aborted { jobs }).await? {
                     // The job was committed at the last moment.
                     return Ok(());
                 }
                 garbage.jobs.push(folder.url().to_owned());
-                (seen_twice.collect(), true)
+                Verdict { dead: seen_twice.collect(), over: number + 1, is_quiet: true }
             }
         }
     };
+    let Verdict { dead, over, is_quiet } = verdict;
     garbage.objects += dead.len() as u64;
     garbage.bytes += dead.iter().map(|object| object.bytes).sum::<u64>();
     if dry_run {
@@ -171,10 +204,8 @@ async fn collect(
     let places: Vec<String> = dead.iter().map(|object| folder.object(&object.name)).collect();
     let deleted = stream::iter(places).map(|place| async move { stores.delete(&place).await });
     deleted.buffer_unordered(DELETES_AT_ONCE).try_collect::<()>().await?;
-    if is_quiet {
-        stores.tidy(folder.url(), None).await?;
-    }
-    Ok(())
+    let over = Over::until(over, &past, &second);
+    stores.tidy(folder.url(), move |name| over.has(name), is_quiet).await
 }
 
 /// The attempts in a folder that may still be committed.
@@ -202,7 +233,7 @@ impl Living {
         let is_theirs = |object: &&Object| match Kind::of(&object.name) {
             Kind::OfAttempt(attempt) => attempt.generation > self.after,
             Kind::Tagged(tag) => self.tags.contains(&tag),
-            Kind::Generation(_) | Kind::Index | Kind::Other => false,
+            Kind::Generation(_) | Kind::Other => false,
         };
         !second.iter().filter(is_theirs).eq(first.iter().filter(is_theirs))
     }
@@ -212,7 +243,7 @@ impl Living {
         match Kind::of(&object.name) {
             Kind::OfAttempt(attempt) => attempt.generation <= self.after,
             Kind::Tagged(tag) => !self.tags.contains(&tag),
-            Kind::Generation(_) | Kind::Index | Kind::Other => false,
+            Kind::Generation(_) | Kind::Other => false,
         }
     }
 }

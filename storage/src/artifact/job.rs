@@ -1,19 +1,19 @@
 //! A job that writes an artifact: its parts and its commit.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use arrow::datatypes::SchemaRef;
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use serde_json::Value;
 
-use super::generations::{self, Generation, Latest};
+use super::generations::{self, Generation, Latest, Past};
 use super::layout::{Attempt, Folder, Kind, check_job, is_data};
 use super::manifest::{ArtifactFile, Manifest};
 use super::open::Artifact;
 use super::part::{DataFile, Part};
 use super::sealed::{seal, unseal};
-use super::sweep::sweep;
+use crate::objects::Object;
 use crate::{Error, Result, Stores};
 
 /// Records of parts to read at a time.
@@ -65,7 +65,7 @@ impl Job {
         if let Some(Generation::Committed(manifest)) = latest.generation {
             let artifact = Artifact::new(stores, folder, latest.number, manifest);
             let artifact = artifact.of_job(id)?;
-            sweep(&artifact).await;
+            artifact.complete().await?;
             return Ok(JobState::Committed(artifact));
         }
         let attempt = Attempt { job: id.to_owned(), generation: latest.number + 1 };
@@ -97,49 +97,32 @@ impl Job {
 
     /// Refuses a folder that holds files of others.
     async fn check_folder(&self) -> Result<()> {
-        let url = self.url();
-        let mut known = vec![self.attempt.tag()];
-        let (mut data, mut index, mut is_begun) = (Vec::new(), None, false);
-        for object in self.stores.list(url).await? {
-            match Kind::of(&object.name) {
-                Kind::OfAttempt(attempt)
-                    if attempt.generation >= self.generation() && attempt.job != self.attempt.job =>
-                {
-                    return Err(Error::conflict(format!(
-                        "\"{url}\" is being written by the job {}, or that job was never finished; this is job {}",
-                        attempt.job, self.attempt.job
-                    ))
-                    .with_hint("write to another folder, finish that job, or remove the folder"));
-                }
-                Kind::OfAttempt(attempt) => {
-                    is_begun = true;
-                    known.push(attempt.tag());
-                }
-                Kind::Generation(number) => {
-                    is_begun = true;
-                    let jobs = match generations::read(&self.stores, &self.folder, number).await? {
-                        Generation::Committed(manifest) => vec![manifest.job],
-                        Generation::Aborted { jobs } => jobs,
-                        Generation::Removed => Vec::new(),
-                    };
-                    known.extend(jobs.into_iter().map(|job| Attempt { job, generation: number }.tag()));
-                }
-                Kind::Tagged(tag) => data.push((object.name, Some(tag))),
-                Kind::Index => index = Some(object.name),
-                Kind::Other => data.push((object.name, None)),
+        let (url, id) = (self.url(), &self.attempt.job);
+        let objects = self.stores.list(url).await?;
+        let past = Past::before(self.generation(), &self.stores, &self.folder, &objects).await?;
+        let mut known: HashSet<String> = past.attempts.iter().chain([&self.attempt]).map(Attempt::tag).collect();
+        for object in &objects {
+            let Kind::OfAttempt(attempt) = Kind::of(&object.name) else { continue };
+            if attempt.generation >= self.generation() && attempt.job != *id {
+                return Err(Error::conflict(format!(
+                    "\"{url}\" is being written by the job {}, or that job was never finished; this is job {id}",
+                    attempt.job
+                ))
+                .with_hint("write to another folder, finish that job, or remove the folder"));
             }
+            known.insert(attempt.tag());
         }
-        known.sort();
-        known.dedup();
-        let is_known = |tag: &Option<String>| tag.as_ref().is_some_and(|tag| known.binary_search(tag).is_ok());
-        let foreign = data.into_iter().find(|(_, tag)| !is_known(tag)).map(|(name, _)| name);
-        match foreign.or(index.filter(|_| !is_begun)) {
+        let is_foreign = |object: &&Object| match Kind::of(&object.name) {
+            Kind::Tagged(tag) => !known.contains(&tag),
+            Kind::Other => !past.index.contains(&object.name),
+            Kind::Generation(_) | Kind::OfAttempt(_) => false,
+        };
+        match objects.iter().find(is_foreign) {
             None => Ok(()),
-            Some(name) => Err(Error::conflict(format!(
-                "\"{url}\" holds \"{name}\", which the job {} has not written",
-                self.attempt.job
-            ))
-            .with_hint("write to an empty folder")),
+            Some(Object { name, .. }) => {
+                Err(Error::conflict(format!("\"{url}\" holds \"{name}\", which the job {id} has not written"))
+                    .with_hint("write to an empty folder"))
+            }
         }
     }
 
@@ -213,7 +196,7 @@ impl Job {
             rows_out: files.iter().map(|file| file.rows).sum(),
             bad_rows: parts.values().map(|part| part.bad_rows).sum(),
             files,
-            index: BTreeMap::new(),
+            index: Vec::new(),
             bad_reasons,
             lineage: lineage.sources,
             costs: lineage.costs,
@@ -224,20 +207,20 @@ impl Job {
         }
     }
 
-    /// Writes the files of an index, which follow from the manifest's files, and commits the artifact by one write.
-    /// Then removes what is not part of it. If another process has committed the job, its artifact is returned.
+    /// Commits the artifact by one write, with index files of these names and contents. Then removes what is not part of
+    /// it. If another process has committed the job, its artifact is returned.
+    ///
+    /// An index, such as `index.json`, is there under its name once the artifact is committed.
     ///
     /// # Errors
     /// `Conflict` if the job was given up meanwhile, or another job was committed. `Unavailable` if the outcome is
-    /// unknown: nothing is removed then, and opening the job again resolves it.
-    pub async fn commit(&self, mut manifest: Manifest, index: Vec<(String, Bytes)>) -> Result<Artifact> {
+    /// unknown, or an index could not be written after the commit: nothing is removed then, and opening the job again
+    /// resolves it. `Invalid` for an index with the name of a data file, or of one that is hidden.
+    pub async fn commit(&self, manifest: Manifest, index: Vec<(String, Bytes)>) -> Result<Artifact> {
         let (number, id) = (self.generation(), &self.attempt.job);
-        for (name, bytes) in index {
-            manifest.index.insert(name.clone(), bytes.len() as u64);
-            if let Some(why) = manifest.misfit() {
-                return Err(Error::internal(format!("the job {id} cannot be committed: {why}")));
-            }
-            self.stores.put_durably(&self.folder.object(&name), bytes).await?;
+        let manifest = Manifest { index: self.keep_index(index).await?, ..manifest };
+        if let Some(why) = manifest.misfit() {
+            return Err(Error::invalid(format!("the job {id} cannot be committed: {why}")));
         }
         let generation = Generation::Committed(manifest);
         let is_ours = generations::write(&self.stores, &self.folder, number, &generation).await?;
@@ -249,7 +232,7 @@ impl Job {
             return Err(self.given_up());
         };
         let artifact = Artifact::new(&self.stores, self.folder.clone(), number, manifest).of_job(id)?;
-        sweep(&artifact).await;
+        artifact.complete().await?;
         Ok(artifact)
     }
 

@@ -3,23 +3,22 @@
 //! | object | below the artifact's folder |
 //! |---|---|
 //! | data file | `<stem>-<tag>.<extension>` |
-//! | index for readers of a format | one of [`INDEX_NAMES`] |
 //! | digests of its blocks | `_forebay/blocks/<data file>` |
 //! | generation | `_forebay/generations/<number>` |
 //! | sign of life of a job | `_forebay/jobs/<job>/<generation>/claims/<number>` |
 //! | part of a job's result | `_forebay/jobs/<job>/<generation>/parts/<number>` |
+//! | index of a job's result | `_forebay/jobs/<job>/<generation>/index/<digest>` |
+//! | index | any other, once the artifact is committed |
 //!
 //! An attempt is a job and the generation that it will be committed as. Its tag is in the names of all that it writes,
 //! so that what one attempt writes late is never taken for another's.
 
 use std::fmt;
 
+use super::digests::ContentDigest;
 use crate::listing::is_visible;
 use crate::{Error, Result, Stores};
 
-/// The names that readers of a format look for beside the data files. An attempt that is given up may leave such a file,
-/// and the next one replaces it.
-const INDEX_NAMES: &[&str] = &["index.json"];
 /// The folder of all that is not data.
 const OWN: &str = "_forebay";
 /// Maximum characters of a job's id.
@@ -78,6 +77,10 @@ impl Folder {
         format!("{}/{number:08}", self.parts(attempt))
     }
 
+    pub(super) fn index(&self, attempt: &Attempt, digest: &ContentDigest) -> String {
+        self.object(&format!("{}/index/{digest}", attempt.folder()))
+    }
+
     pub(super) fn blocks(&self, file: &str) -> String {
         self.object(&blocks_name(file))
     }
@@ -120,8 +123,7 @@ pub(super) enum Kind {
     OfAttempt(Attempt),
     /// A data file or the digests of its blocks, with the tag.
     Tagged(String),
-    /// A file for readers of a format.
-    Index,
+    /// An index, or nothing of Forebay's.
     Other,
 }
 
@@ -143,19 +145,11 @@ impl Kind {
     }
 
     fn of_data(name: &str) -> Self {
-        if is_index(name) {
-            return Self::Index;
-        }
         let file = name.rsplit('/').next().unwrap_or(name);
         let tag = file.rsplit_once('-').and_then(|(_, rest)| rest.split('.').next());
         let is_tag = |tag: &&str| tag.len() == 8 && tag.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
         tag.filter(is_tag).map_or(Self::Other, |tag| Self::Tagged(tag.to_owned()))
     }
-}
-
-/// Whether a name is of an index for readers of a format.
-pub(super) fn is_index(name: &str) -> bool {
-    INDEX_NAMES.contains(&name)
 }
 
 /// Whether a name is of a data file: a path below the folder that listing it would show.
@@ -186,12 +180,12 @@ mod tests {
         let tag = attempt.tag();
         assert_eq!(kind(folder.generation(7)), Kind::Generation(7));
         assert_eq!(kind(folder.claim(&attempt, 1)), Kind::OfAttempt(attempt.clone()));
-        assert_eq!(kind(folder.part(&attempt, 1)), Kind::OfAttempt(attempt));
+        assert_eq!(kind(folder.part(&attempt, 1)), Kind::OfAttempt(attempt.clone()));
+        assert_eq!(kind(folder.index(&attempt, &ContentDigest::of_content(b"x"))), Kind::OfAttempt(attempt));
         let file = format!("year=1/part-00001-{tag}.csv.gz");
         assert_eq!(kind(folder.blocks(&file)), Kind::Tagged(tag.clone()));
         assert_eq!(kind(folder.object(&file)), Kind::Tagged(tag));
-        assert_eq!(Kind::of("index.json"), Kind::Index);
-        for other in ["x/index.json", "x.csv", "x-12.csv", "_forebay/x", "_forebay/generations/x", "a-1234567g.csv"] {
+        for other in ["x.csv", "x-12.csv", "_forebay/x", "_forebay/generations/x", "a-1234567g.csv"] {
             assert_eq!(Kind::of(other), Kind::Other, "{other}");
         }
     }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::digests::ContentDigest;
-use super::layout::{is_data, is_index};
+use super::layout::{Kind, is_data};
 
 /// What an artifact consists of and comes from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -22,8 +22,8 @@ pub struct Manifest {
     pub schema: SchemaRef,
     /// The data files, in the order of their names, which is that of the rows.
     pub files: Vec<ArtifactFile>,
-    /// Files that readers of the format look for, with their sizes. Nothing here reads them.
-    pub index: BTreeMap<String, u64>,
+    /// The index files, in the order of their names.
+    pub index: Vec<ArtifactIndex>,
     /// The number of rows that the job read.
     pub rows_in: u64,
     /// The number of rows in all files.
@@ -52,17 +52,32 @@ pub struct ArtifactFile {
     pub digest: ContentDigest,
 }
 
+/// A file with no rows of its own, which other programs look for under its name, such as `index.json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ArtifactIndex {
+    /// The path below the artifact's folder.
+    pub name: String,
+    /// The size in bytes.
+    pub bytes: u64,
+    /// The digest of the content.
+    pub digest: ContentDigest,
+}
+
 impl Manifest {
     /// The reason that this cannot be an artifact, or `None`.
     pub(super) fn misfit(&self) -> Option<String> {
         if let Some(file) = self.files.iter().find(|file| !is_data(&file.name)) {
             return Some(format!("\"{}\" is not a name for a data file", file.name));
         }
-        if let Some(name) = self.index.keys().find(|name| !is_index(name)) {
-            return Some(format!("\"{name}\" is not a name for an index"));
-        }
         if let Some(pair) = self.files.windows(2).find(|pair| pair[0].name >= pair[1].name) {
             return Some(format!("\"{}\" comes twice or out of order", pair[1].name));
+        }
+        if let Some(file) = self.index.iter().find(|file| !is_data(&file.name) || Kind::of(&file.name) != Kind::Other) {
+            return Some(format!("\"{}\" is not a name for an index", file.name));
+        }
+        if let Some(pair) = self.index.windows(2).find(|pair| pair[0].name >= pair[1].name) {
+            return Some(format!("the index \"{}\" comes twice or out of order", pair[1].name));
         }
         let in_files = sum(self.files.iter().map(|file| file.rows));
         if in_files != Some(self.rows_out) {

@@ -3,6 +3,7 @@
 use super::generations::{Generation, Latest};
 use super::layout::{Attempt, Folder, Kind};
 use super::manifest::Manifest;
+use super::sweep::sweep;
 use crate::{Error, Result, Stores};
 
 /// A committed artifact: its folder and its manifest.
@@ -45,13 +46,10 @@ impl Artifact {
         };
         match latest.generation {
             Some(Generation::Committed(manifest)) => Ok(Some(Self::new(stores, folder, latest.number, manifest))),
-            // A local disk keeps folders whose files are gone.
-            None if stores.list(&folder.own()).await?.is_empty() => Ok(None),
-            Some(_) if !has_attempt(stores, &folder, latest.number).await? => {
-                Err(Error::not_found(format!("the artifact in \"{}\" was removed", folder.url()))
-                    .with_hint("run its job again"))
-            }
-            _ => Err(unfinished()),
+            _ if has_attempt(stores, &folder, latest.number).await? => Err(unfinished()),
+            Some(_) => Err(Error::not_found(format!("the artifact in \"{}\" was removed", folder.url()))
+                .with_hint("run its job again")),
+            None => Ok(None),
         }
     }
 
@@ -72,6 +70,13 @@ impl Artifact {
 
     pub(super) fn attempt(&self) -> Attempt {
         Attempt { job: self.manifest.job.clone(), generation: self.generation }
+    }
+
+    /// Does what is left to do after the commit.
+    pub(super) async fn complete(&self) -> Result<()> {
+        self.publish_index().await?;
+        sweep(self).await;
+        Ok(())
     }
 
     /// Refuses another job's artifact.

@@ -2,9 +2,12 @@
 
 use std::collections::HashSet;
 
+use super::generations::{Generation, Past};
 use super::layout::{Attempt, Kind, blocks_name};
+use super::manifest::Manifest;
 use super::open::Artifact;
 use crate::Result;
+use crate::objects::Object;
 
 /// Deletes what other attempts wrote, which will never be committed now, and files of the committed one that are no
 /// part of it. Whoever opens the job again, or collects garbage, does so too, so a failure is only noted.
@@ -16,31 +19,62 @@ pub(super) async fn sweep(artifact: &Artifact) {
 
 async fn try_sweep(artifact: &Artifact) -> Result<()> {
     let objects = artifact.stores.list(artifact.url()).await?;
-    let names: Vec<&str> = objects.iter().map(|object| object.name.as_str()).collect();
     let committed = artifact.attempt();
-    let attempts = names.iter().filter_map(|name| match Kind::of(name) {
-        Kind::OfAttempt(attempt) if attempt.generation <= committed.generation => Some(attempt.tag()),
-        _ => None,
-    });
-    let tags: HashSet<String> = attempts.chain([committed.tag()]).collect();
-    for name in beside(artifact, &names, |tag| tags.contains(tag)) {
-        artifact.stores.delete(&artifact.folder.object(name)).await?;
+    let mut past = Past::before(committed.generation, &artifact.stores, &artifact.folder, &objects).await?;
+    past.add(committed.generation, &Generation::Committed(artifact.manifest().clone()));
+    let over = Over::until(committed.generation, &past, &objects);
+    for object in beside(artifact, &past, &objects, |tag| over.tags.contains(tag)) {
+        artifact.stores.delete(&artifact.folder.object(&object.name)).await?;
     }
-    artifact.stores.tidy(artifact.url(), Some(&format!("-{}.", committed.tag()))).await
+    artifact.stores.tidy(artifact.url(), move |name| over.has(name), false).await
 }
 
-/// The names among these of objects that are no part of the artifact: of attempts that are over, and of files whose
-/// tags are theirs. The records of the artifact's own parts stay, with all that they say of its files.
-pub(super) fn beside<'a>(artifact: &Artifact, names: &[&'a str], is_over: impl Fn(&str) -> bool) -> Vec<&'a str> {
+/// What is known to be over.
+pub(super) struct Over {
+    generation: u64,
+    tags: HashSet<String>,
+}
+
+impl Over {
+    /// All attempts until this generation are over: earlier ones, and those of which there are objects.
+    pub(super) fn until(generation: u64, past: &Past, objects: &[Object]) -> Self {
+        let attempts = objects.iter().filter_map(|object| match Kind::of(&object.name) {
+            Kind::OfAttempt(attempt) if attempt.generation <= generation => Some(attempt),
+            _ => None,
+        });
+        let tags = attempts.chain(past.attempts.iter().cloned()).map(|attempt| attempt.tag()).collect();
+        Self { generation, tags }
+    }
+
+    /// Whether an object with this name is of such an attempt.
+    pub(super) fn has(&self, name: &str) -> bool {
+        match Kind::of(name) {
+            Kind::OfAttempt(attempt) => attempt.generation <= self.generation,
+            Kind::Tagged(tag) => self.tags.contains(&tag),
+            Kind::Generation(_) | Kind::Other => false,
+        }
+    }
+}
+
+/// The objects among these that are no part of the artifact: of attempts that are over, files whose tags are theirs,
+/// and index files of earlier generations. The records of the artifact's own parts stay, with all that they say of its
+/// files.
+pub(super) fn beside<'a>(
+    artifact: &Artifact,
+    past: &Past,
+    objects: &'a [Object],
+    is_over: impl Fn(&str) -> bool,
+) -> Vec<&'a Object> {
     let committed = artifact.attempt();
-    let files = artifact.manifest().files.iter();
-    let own: HashSet<String> = files.flat_map(|file| [file.name.clone(), blocks_name(&file.name)]).collect();
+    let Manifest { files, index, .. } = artifact.manifest();
+    let data = files.iter().flat_map(|file| [file.name.clone(), blocks_name(&file.name)]);
+    let own: HashSet<String> = data.chain(index.iter().map(|file| file.name.clone())).collect();
     let is_past = |attempt: &Attempt| attempt.generation <= committed.generation && *attempt != committed;
-    let is_beside = |name: &&&str| match Kind::of(name) {
+    let is_beside = |object: &&Object| match Kind::of(&object.name) {
         Kind::OfAttempt(attempt) => is_past(&attempt),
-        Kind::Tagged(tag) => is_over(&tag) && !own.contains(**name),
-        Kind::Index => !artifact.manifest().index.contains_key(**name),
-        Kind::Generation(_) | Kind::Other => false,
+        Kind::Tagged(tag) => is_over(&tag) && !own.contains(&object.name),
+        Kind::Other => past.index.contains(&object.name) && !own.contains(&object.name),
+        Kind::Generation(_) => false,
     };
-    names.iter().filter(is_beside).copied().collect()
+    objects.iter().filter(is_beside).collect()
 }

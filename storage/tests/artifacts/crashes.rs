@@ -1,12 +1,16 @@
 //! A process is killed with every single request of a job: there is a complete artifact or none, the next run completes
 //! it, and garbage collection leaves nothing behind.
 
-use forebay_storage::Stores;
-use forebay_storage::artifact::{Artifact, Catalog, gc};
-use forebay_storage::faults::{FaultRates, Faults};
+use std::collections::BTreeMap;
 
-use super::folders;
-use super::support::{FINGERPRINT, at_once, expected, no_orphans, open_and_read, run};
+use bytes::Bytes;
+use forebay_storage::artifact::{Artifact, Catalog, Job, JobState, Part, gc};
+use forebay_storage::faults::{FaultRates, Faults};
+use forebay_storage::{ErrorKind, Stores};
+use serde_json::Value;
+
+use super::support::{FINGERPRINT, PARTS, at_once, expected, lineage, no_orphans, open_and_read, run, write_part};
+use super::{folders, opened};
 
 #[tokio::test]
 async fn a_job_killed_at_any_request_is_complete_or_nothing() {
@@ -62,7 +66,56 @@ async fn a_job_killed_at_any_request_is_complete_or_nothing() {
                 assert!(left.iter().all(|object| object.name.starts_with("_forebay/generations/")), "{left:?}");
             }
         }
-        assert!(unfinished > 20 && finished > 2, "{unfinished} {finished}");
+        assert!(unfinished > 30 && finished > 2, "{unfinished} {finished}");
+    }
+}
+
+/// A file that is written in several requests is there as a whole, or not at all.
+#[tokio::test]
+async fn a_job_killed_in_a_large_file_is_complete_or_nothing() {
+    let (_folder, roots) = folders();
+    let piece = Bytes::from("0123456789abcde\n".repeat(1 << 16));
+    let (pieces, rows) = (17, 17 << 16);
+    let write = async |stores: &Stores, url: &str| {
+        let job = match Job::open(stores, url, "job1").await? {
+            JobState::Committed(artifact) => return Ok(artifact),
+            JobState::Open(job) => job,
+        };
+        job.claim("p", &at_once).await?.expect("nobody else gives a sign");
+        if job.parts().await?.is_empty() {
+            let mut file = job.create("part-000000", "csv")?;
+            for _ in 0..pieces {
+                file.write(piece.clone()).await?;
+            }
+            let (costs, facts, bad_reasons) = (Value::Null, Value::Null, BTreeMap::new());
+            let files = vec![file.finish(rows).await?];
+            job.record(0, Part { files, rows_in: rows, bad_rows: 0, bad_reasons, costs, facts }).await?;
+        }
+        job.commit(job.manifest(&job.parts().await?, lineage())?, Vec::new()).await
+    };
+    for root in roots {
+        let (counted, faults) = Faults::over(&Stores::new(), FaultRates::NONE, 0);
+        write(&counted, &format!("{root}/count")).await.unwrap();
+        for request in 0..faults.requests() {
+            for happens in [false, true] {
+                let (stores, root) = (Stores::new(), format!("{root}/{request}-{happens}"));
+                let url = format!("{root}/artifacts/a");
+                let (killed, _) = Faults::crash(&stores, request, happens);
+                let is_done = write(&killed, &url).await.is_ok();
+                let objects = stores.list(&url).await.unwrap();
+                let mut data = objects.iter().filter(|object| object.name.starts_with("part-"));
+                assert!(data.all(|object| object.bytes == pieces * piece.len() as u64), "{objects:?}");
+                assert!(!is_done || Artifact::find(&stores, &url).await.unwrap().is_some());
+                let artifact = write(&stores, &url).await.unwrap();
+                assert_eq!(artifact.manifest().files[0].bytes, pieces * piece.len() as u64);
+                no_orphans(&stores, &url).await.unwrap();
+                gc(&stores, &root, false, &at_once).await.unwrap();
+                no_orphans(&stores, &url).await.unwrap();
+                let staged = std::fs::read_dir(&url).into_iter().flatten().map(|entry| entry.unwrap().file_name());
+                let staged: Vec<_> = staged.filter(|name| name.to_string_lossy().contains('#')).collect();
+                assert!(staged.is_empty(), "{request}: {staged:?}");
+            }
+        }
     }
 }
 
@@ -97,6 +150,49 @@ async fn a_collector_killed_at_any_request_leaves_what_the_next_one_removes() {
         if is_over {
             assert!(request > 20, "{request}");
             return;
+        }
+    }
+}
+
+/// The store's answer to the commit is lost, and then the store is gone or answers again.
+#[tokio::test]
+async fn a_commit_whose_answer_is_lost_is_read_back() {
+    let (_, [_, root]) = folders();
+    for is_read_back in [true, false] {
+        for happens in [true, false] {
+            let (stores, url) = (Stores::new(), format!("{root}/{is_read_back}-{happens}"));
+            let job = opened(&stores, &url, "job1").await;
+            job.claim("p", &at_once).await.unwrap().unwrap();
+            for number in 0..PARTS {
+                job.record(number, write_part(&job, number, "parquet").await.unwrap()).await.unwrap();
+            }
+            let manifest = job.manifest(&job.parts().await.unwrap(), lineage()).unwrap();
+            let before = stores.list(&url).await.unwrap();
+            // The commit is the first request.
+            let rates = match happens {
+                true => FaultRates { lost: 1000, ..FaultRates::NONE },
+                false => FaultRates { late: 1000, ..FaultRates::NONE },
+            };
+            let (faulty, faults) = match is_read_back {
+                true => Faults::over(&stores, rates, 0),
+                false => Faults::crash(&stores, 0, happens),
+            };
+            let job = Job::attach(&faulty, &url, "job1", job.generation()).unwrap();
+            let committed = job.commit(manifest.clone(), Vec::new()).await;
+            if is_read_back && happens {
+                assert_eq!(*committed.unwrap().manifest(), manifest);
+                continue;
+            }
+            let error = committed.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unavailable);
+            assert!(error.to_string().contains("was written is unknown"), "{error}");
+            // Nothing is removed.
+            let after = stores.list(&url).await.unwrap();
+            assert!(before.iter().all(|object| after.contains(object)), "{after:?}");
+            faults.settle().await;
+            let artifact = run(&stores, &root, &url, "job1", "q").await.unwrap();
+            assert_eq!(artifact.generation(), 1);
+            assert_eq!(open_and_read(&stores, &url).await.unwrap(), expected());
         }
     }
 }

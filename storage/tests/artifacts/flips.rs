@@ -1,7 +1,7 @@
 //! Flipped bits in manifests, digests, records, footers and data: never a wrong row.
 //!
 //! `FOREBAY_SEED` and `FOREBAY_FLIPS` set the seed and the number of flips. All of them:
-//! `FOREBAY_FLIPS=10000 cargo test --release -p forebay-storage --test artifacts flip`
+//! `FOREBAY_FLIPS=10000 cargo test -p forebay-storage --test artifacts flip`
 
 use forebay_storage::artifact::{Job, JobState};
 use forebay_storage::{ErrorKind, Stores};

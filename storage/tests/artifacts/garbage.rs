@@ -1,7 +1,7 @@
 //! The catalog and garbage collection.
 
 use forebay_storage::artifact::{Artifact, Catalog, gc};
-use forebay_storage::faults::Faults;
+use forebay_storage::faults::{FaultRates, Faults};
 use forebay_storage::{ErrorKind, Stores};
 
 use super::support::{FINGERPRINT, PARTS, at_once, copy, expected, no_orphans, open_and_read, run, write_part};
@@ -88,7 +88,8 @@ async fn only_what_no_entry_names_is_removed() {
         assert!(error.to_string().starts_with("the job job1 was given up before it was committed"), "{error}");
         assert!(no_orphans(&stores, &kept("unfinished")).await.is_err());
         let garbage = gc(&stores, &root, false, &at_once).await.unwrap();
-        assert!(garbage.objects == 3 * PARTS - 2, "{garbage:?}");
+        // The file of the first part and its digests were removed before.
+        assert_eq!(garbage.objects, 3 * PARTS - 2, "{garbage:?}");
         no_orphans(&stores, &kept("unfinished")).await.unwrap();
         // Run again, it is committed as the next generation.
         let artifact = run(&stores, &root, &kept("unfinished"), "job1", "q").await.unwrap();
@@ -129,10 +130,15 @@ async fn what_killed_uploads_left_on_disk_is_removed() {
     let url = format!("{root}/artifacts/a");
     let (killed, _) = Faults::crash(&stores, 15, false);
     run(&killed, &root, &url, "job1", "p").await.unwrap_err();
-    let staged = folder.path().join("root/artifacts/a/part-000001-00000000.parquet#1");
-    std::fs::write(&staged, "half of it").unwrap();
+    let mut names = stores.list(&url).await.unwrap().into_iter().map(|object| object.name);
+    let file = names.find(|name| name.starts_with("part-000000-")).unwrap();
+    let staged = folder.path().join(format!("root/artifacts/a/{}#1", file.replacen("000000", "000001", 1)));
+    let others = folder.path().join("root/artifacts/a/part-000001-0123abcd.parquet#1");
+    for path in [&staged, &others] {
+        std::fs::write(path, "half of it").unwrap();
+    }
     gc(&stores, &root, false, &at_once).await.unwrap();
-    assert!(!staged.exists());
+    assert!(!staged.exists() && others.exists());
     let left: Vec<_> = std::fs::read_dir(folder.path().join("root/artifacts/a/_forebay")).unwrap().collect();
     assert_eq!(left.len(), 1, "the generations: {left:?}");
 }
@@ -160,5 +166,65 @@ async fn a_damaged_or_later_manifest_is_a_problem_and_stays() {
         let garbage = gc(&stores, root, false, &at_once).await.unwrap();
         assert_eq!(garbage.problems, [format!("\"{place}\" {what}")]);
         assert_eq!(stores.list(root).await.unwrap(), before);
+    }
+}
+
+/// Files of others under a root are not Forebay's to remove.
+#[tokio::test]
+async fn what_forebay_has_not_written_stays() {
+    let (_folder, roots) = folders();
+    let stores = Stores::new();
+    for root in roots {
+        let kept = |name: &str| format!("{root}/artifacts/{name}");
+        run(&stores, &root, &kept("unnamed"), "job1", "p").await.unwrap();
+        let (killed, _) = Faults::crash(&stores, 15, false);
+        run(&killed, &root, &kept("unfinished"), "job1", "p").await.unwrap_err();
+        let catalog = Catalog::new(&stores, &root).unwrap();
+        for entry in catalog.entries().await.unwrap() {
+            catalog.remove(&entry).await.unwrap();
+        }
+        // The last one is named as if an attempt had written it.
+        let foreign = ["foreign/x.csv", "unnamed/x.csv", "unfinished/notes.txt", "foreign/part-0-0123abcd.parquet"];
+        for name in foreign {
+            stores.put(&kept(name), "theirs".into()).await.unwrap();
+        }
+        let planned = gc(&stores, &root, true, &at_once).await.unwrap();
+        assert_eq!(gc(&stores, &root, false, &at_once).await.unwrap(), planned);
+        assert_eq!((planned.artifacts.len(), planned.jobs.len()), (1, 1));
+        for _ in 0..2 {
+            for name in foreign {
+                assert_eq!(stores.get(&kept(name)).await.unwrap(), "theirs");
+            }
+            let left = stores.list(&root).await.unwrap().into_iter().map(|object| object.name);
+            let left: Vec<String> = left.filter(|name| !name.contains("/generations/")).collect();
+            assert_eq!(left.len(), foreign.len(), "{left:?}");
+            assert_eq!(gc(&stores, &root, false, &at_once).await.unwrap(), Default::default());
+        }
+    }
+}
+
+/// A job that begins and ends while the collector removes the entry of its folder keeps its entry.
+#[tokio::test]
+async fn an_entry_that_is_written_again_while_it_is_removed_stays() {
+    let (clean, root, url) = (Stores::new(), "memory:///root", "memory:///root/artifacts/a");
+    Catalog::new(&clean, root).unwrap().record(FINGERPRINT, url).await.unwrap();
+    let (counted, faults) = Faults::over(&clean, FaultRates::NONE, 0);
+    gc(&counted, root, true, &at_once).await.unwrap();
+    for at in 0..4 * (faults.requests() + 1) {
+        let (request, seed) = (at / 4, at);
+        let stores = Stores::new();
+        let catalog = Catalog::new(&stores, root).unwrap();
+        catalog.record(FINGERPRINT, url).await.unwrap();
+        let (watched, faults) = Faults::over(&stores, FaultRates { delay_max: 8, ..FaultRates::NONE }, seed);
+        let job = async {
+            while faults.requests() < request {
+                tokio::task::yield_now().await;
+            }
+            run(&stores, root, url, "job1", "p").await.unwrap()
+        };
+        let (garbage, _) = tokio::join!(gc(&watched, root, false, &at_once), job);
+        garbage.unwrap();
+        assert_eq!(catalog.find(FINGERPRINT).await.unwrap().unwrap().url(), url, "{request}");
+        assert_eq!(gc(&stores, root, false, &at_once).await.unwrap().kept, 1, "{request}");
     }
 }

@@ -2,9 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod claims;
 mod crashes;
 mod flips;
 mod garbage;
+mod index;
 mod protocol;
 mod support;
 mod tables;
@@ -119,35 +121,6 @@ async fn rows_must_add_up() {
 }
 
 #[tokio::test]
-async fn a_claim_is_taken_from_a_silent_process_only() {
-    let stores = Stores::new();
-    let job = opened(&stores, "memory:///a", "job1").await;
-    let mut claim = job.claim("p", &at_once).await.unwrap().unwrap();
-    assert!(claim.beat().await.unwrap());
-    // A sign comes while the other process watches.
-    let watched = std::sync::Mutex::new(Some(claim));
-    let (sender, receiver) = tokio::sync::oneshot::channel::<()>();
-    let (sender, receiver) = (std::sync::Mutex::new(Some(sender)), std::sync::Mutex::new(Some(receiver)));
-    let wait = |_| {
-        use futures::FutureExt;
-        let receiver = receiver.lock().unwrap().take().unwrap();
-        async move { receiver.await.unwrap() }.boxed()
-    };
-    let watching = job.claim("q", &wait);
-    let beating = async {
-        let mut claim = watched.lock().unwrap().take().unwrap();
-        assert!(claim.beat().await.unwrap());
-        sender.lock().unwrap().take().unwrap().send(()).unwrap();
-        claim
-    };
-    let (taken, mut claim) = tokio::join!(watching, beating);
-    assert!(taken.unwrap().is_none());
-    let mut taken = job.claim("q", &at_once).await.unwrap().unwrap();
-    assert!(!claim.beat().await.unwrap());
-    assert!(taken.beat().await.unwrap());
-}
-
-#[tokio::test]
 async fn an_unfinished_folder_is_no_table_and_no_artifact() {
     let stores = Stores::new();
     let (root, url) = ("memory:///root", "memory:///root/artifacts/a");
@@ -163,39 +136,4 @@ async fn an_unfinished_folder_is_no_table_and_no_artifact() {
     }
     run(&stores, root, url, "job1", "p").await.unwrap();
     assert_eq!(support::open_and_read(&stores, url).await.unwrap(), support::expected());
-}
-
-#[tokio::test]
-async fn an_index_lies_beside_the_files_of_the_artifact() {
-    let (_folder, roots) = folders();
-    for root in roots {
-        let (stores, url) = (Stores::new(), format!("{root}/artifacts/a"));
-        stores.put(&format!("{url}/index.json"), "theirs".into()).await.unwrap();
-        let error = run(&stores, &root, &url, "job1", "p").await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Conflict);
-        assert!(error.to_string().contains("index.json"), "{error}");
-        stores.delete(&format!("{url}/index.json")).await.unwrap();
-        let artifact = run(&stores, &root, &url, "job1", "p").await.unwrap();
-        let names: Vec<&str> = artifact.manifest().files.iter().map(|file| &*file.name).collect();
-        let index = stores.get(&format!("{url}/index.json")).await.unwrap();
-        assert_eq!(index, names.join(" "));
-        assert_eq!(artifact.manifest().index, [("index.json".to_owned(), index.len() as u64)].into());
-        assert_eq!(run(&stores, &root, &url, "job1", "q").await.unwrap().manifest(), artifact.manifest());
-        assert!(stores.get(&format!("{url}/index.json")).await.is_ok());
-    }
-}
-
-#[tokio::test]
-async fn a_released_claim_is_free_at_once() {
-    let stores = Stores::new();
-    let JobState::Open(job) = Job::open(&stores, "memory:///released", "job1").await.unwrap() else { panic!() };
-    let never = |_| -> futures::future::BoxFuture<'static, ()> { panic!("nobody is waited for") };
-    let mut claim = job.claim("p", &never).await.unwrap().unwrap();
-    claim.beat().await.unwrap();
-    claim.release().await.unwrap();
-    let claim = job.claim("q", &never).await.unwrap().unwrap();
-    // A holder that lost its claim releases nothing of the next one.
-    let mut taken = job.claim("r", &at_once).await.unwrap().unwrap();
-    claim.release().await.unwrap();
-    assert!(taken.beat().await.unwrap());
 }

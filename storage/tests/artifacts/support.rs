@@ -1,5 +1,6 @@
 //! A small job, and what every test asks of its artifact.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,6 +81,12 @@ pub(crate) async fn write_part(job: &Job, part: u64, format: &str) -> Result<Par
     Ok(part)
 }
 
+/// The index of a job with these parts.
+pub(crate) fn index(parts: &BTreeMap<u64, Part>) -> Vec<(String, Bytes)> {
+    let names: Vec<&str> = parts.values().flat_map(|part| &part.files).map(|file| file.name.as_str()).collect();
+    vec![("index.json".to_owned(), json!({ "shards": names }).to_string().into())]
+}
+
 /// Runs the job `id` from wherever it is to its end, as the process `holder`.
 pub(crate) async fn run(stores: &Stores, root: &str, url: &str, id: &str, holder: &str) -> Result<Artifact> {
     run_as(stores, root, url, id, holder, "parquet").await
@@ -100,20 +107,16 @@ pub(crate) async fn run_as(
     let mut claim = job.claim(holder, &at_once).await?.expect("nobody else gives a sign");
     let mut parts = job.parts().await?;
     for number in 0..PARTS {
-        if !parts.contains_key(&number) {
+        if let Entry::Vacant(missing) = parts.entry(number) {
             let part = write_part(&job, number, format).await?;
-            parts.insert(number, job.record(number, part).await?);
+            missing.insert(job.record(number, part).await?);
             claim.beat().await?;
         }
     }
     Catalog::new(stores, root)?.record(FINGERPRINT, url).await?;
-    job.commit(job.manifest(&parts, lineage())?, index(&parts)).await
-}
-
-/// An index that names the files.
-pub(crate) fn index(parts: &BTreeMap<u64, Part>) -> Vec<(String, Bytes)> {
-    let names: Vec<&str> = parts.values().flat_map(|part| &part.files).map(|file| &*file.name).collect();
-    vec![("index.json".to_owned(), names.join(" ").into())]
+    let artifact = job.commit(job.manifest(&parts, lineage())?, index(&parts)).await?;
+    claim.release().await?;
+    Ok(artifact)
 }
 
 pub(crate) fn spec(url: &str, format: &str) -> DatasetSpec {
@@ -167,7 +170,7 @@ pub(crate) async fn no_orphans(stores: &Stores, url: &str) -> std::result::Resul
     let manifest = artifact.manifest();
     let own = format!("_forebay/jobs/{}/{}/", manifest.job, artifact.generation());
     let files = manifest.files.iter().flat_map(|file| [file.name.clone(), format!("_forebay/blocks/{}", file.name)]);
-    let expected: BTreeSet<String> = files.chain(manifest.index.keys().cloned()).collect();
+    let expected: BTreeSet<String> = files.chain(manifest.index.iter().map(|file| file.name.clone())).collect();
     let found: BTreeSet<String> = names.into_iter().filter(|name| !name.starts_with(&own)).collect();
     if found == expected { Ok(()) } else { Err(format!("in {url} are {found:?} instead of {expected:?}")) }
 }

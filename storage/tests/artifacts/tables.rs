@@ -35,8 +35,8 @@ async fn a_copied_moved_or_rewritten_artifact_is_the_same_dataset() {
         for (name, job) in [("a", "job1"), ("b", "job1"), ("c", "another")] {
             let url = format!("{root}/{name}");
             run(&stores, root, &url, job, "p").await.unwrap();
-            copy(&stores, &url, &format!("{root}-copies/{name}")).await;
-            for url in [url.clone(), format!("{root}-copies/{name}")] {
+            copy(&stores, &url, &format!("{root}/copies/{name}")).await;
+            for url in [url.clone(), format!("{root}/copies/{name}")] {
                 let dataset = Dataset::open(&stores, &spec(&url, "parquet")).await.unwrap();
                 assert_eq!(read(&dataset).await.unwrap(), expected(), "{url}");
                 ids.push(dataset.snapshot().id().to_owned());
