@@ -182,8 +182,8 @@ impl Claimer {
     /// Returns whether to turn to the next dispatcher now, because the awaited ranks may be there.
     ///
     /// All ranks at a dispatcher leave it at the same moments of its clock, so ranks that met mostly stay together.
-    /// They stay longer at their home ([`Meeting`](crate::Meeting)), so all ranks that can reach it are there at the same
-    /// time.
+    /// They stay longer at their home ([`Meeting`](crate::Meeting)), so all ranks that can reach it are there at the
+    /// same time.
     pub fn should_turn(&mut self, is_home: bool, dispatchers: usize) -> bool {
         let Some(clock) = self.awaits_at else {
             self.turn_at = None;

@@ -9,8 +9,8 @@ use arrow::compute::concat_batches;
 use arrow::datatypes::{DataType, SchemaRef};
 use object_store::memory::InMemory;
 use object_store::path::Path;
-use serde::{Deserialize, Serialize};
 
+use crate::dataset_spec::DatasetSpec;
 use crate::dictionary::{dictionary_of_texts, retyped};
 use crate::formats::format::{BytesToRead, Decoded, FormatReader, OpenRequest, Opened, ReadRequest, ReaderRequest};
 use crate::formats::memory::{self, InMemoryReader};
@@ -26,24 +26,6 @@ use crate::{Error, Result, Stores};
 
 /// Files whose footers are read to measure a dataset.
 const MEASURED_FILES_MAX: usize = 16;
-
-/// The definition of a dataset.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct DatasetSpec {
-    /// A file, a folder or a glob, as a path or URL.
-    pub location: String,
-    /// The format of the files.
-    pub format: TableFormat,
-    /// The columns of the files, for formats whose tables may declare them. Otherwise they are inferred.
-    #[serde(with = "crate::schema::optional", default, skip_serializing_if = "Option::is_none")]
-    pub schema: Option<SchemaRef>,
-    /// The columns from the names of folders, which follow those of the files.
-    #[serde(default, skip_serializing_if = "PathColumns::is_inferred")]
-    pub path_columns: PathColumns,
-    /// The name of a last column, of each file's path below the table's folder. Without one, there is no such column.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub path_column: Option<String>,
-}
 
 /// The files of a table, opened and pinned. Cheap to clone.
 #[derive(Clone, Debug)]

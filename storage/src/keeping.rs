@@ -11,7 +11,7 @@ use arrow::datatypes::SchemaRef;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::dataset::DatasetSpec;
+use crate::dataset_spec::DatasetSpec;
 use crate::pinned::PinnedFile;
 use crate::snapshot::Snapshot;
 use crate::snapshot_text::{SnapshotReader, SnapshotText};

@@ -24,6 +24,7 @@ use crate::lake::{LakeTables, check_above};
 use crate::pinned::PinnedFile;
 use crate::source_file::SourceFile;
 use crate::stores::StoreLocation;
+use crate::visible::is_visible_name;
 use crate::{Error, ErrorKind, Result, Stores};
 
 /// Folders of a store to list at a time.
@@ -311,15 +312,6 @@ pub(crate) fn visible_below(folder: &Path, file: &Path) -> Option<String> {
     let parts: Vec<_> = file.prefix_match(folder)?.collect();
     let names: Vec<&str> = parts.iter().map(AsRef::as_ref).collect();
     (!names.is_empty() && names.iter().all(|name| is_visible_name(name))).then(|| names.join("/"))
-}
-
-/// Whether neither the file nor a folder on the way is hidden.
-pub(crate) fn is_visible(path: &str) -> bool {
-    path.split('/').all(is_visible_name)
-}
-
-fn is_visible_name(name: &str) -> bool {
-    !name.starts_with(['.', '_'])
 }
 
 fn pin(place: &StoreLocation, meta: ObjectMeta, relative: &str) -> PinnedFile {

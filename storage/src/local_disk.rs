@@ -1,7 +1,7 @@
 //! The local disk as a store.
 //!
-//! An object that is created appears with its content, also after a power failure. Without that, a disk may keep the name
-//! and lose the content, and a commit would be there that says nothing.
+//! An object that is created appears with its content, also after a power failure. Without that, a disk may keep the
+//! name and lose the content, and a commit would be there that says nothing.
 
 use std::fmt;
 use std::fs::{self, File};

@@ -1,8 +1,8 @@
 //! Reads, writes, lists and deletes whole objects. All writing to stores happens here.
 //!
-//! What must not be lost is synced if it is on a local disk: the file, and the names of the folders on the way to it. An
-//! object that only one of several writers may create is written by [`Stores::put_new`]. If the store's answer is lost,
-//! the object is read back, because the write may have happened or may still happen.
+//! What must not be lost is synced if it is on a local disk: the file, and the names of the folders on the way to it.
+//! An object that only one of several writers may create is written by [`Stores::put_new`]. If the store's answer is
+//! lost, the object is read back, because the write may have happened or may still happen.
 
 use std::pin::Pin;
 

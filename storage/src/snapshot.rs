@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::artifact::ContentDigest;
 use crate::content_id::content_id;
-use crate::dataset::DatasetSpec;
+use crate::dataset_spec::DatasetSpec;
 use crate::pinned::PinnedFile;
 use crate::source_file::{Cuts, FileContent, RowGroup, RowRange, SourceFile, row_ranges};
 use crate::{Error, Result};

@@ -126,8 +126,8 @@ impl Stores {
         Ok((location.store, location.path, display))
     }
 
-    /// The same stores with the local file system and the memory store replaced by what `wrap` makes of them. Clients of
-    /// buckets are not shared.
+    /// The same stores with the local file system and the memory store replaced by what `wrap` makes of them. Clients
+    /// of buckets are not shared.
     pub(crate) fn wrapped(&self, wrap: impl Fn(Arc<dyn ObjectStore>) -> Arc<dyn ObjectStore>) -> Self {
         let shared = SharedStores {
             file: wrap(Arc::clone(&self.shared.file)),

@@ -8,9 +8,8 @@
 //! A worker that is heard again was cut off, or another one took its address. No window ended it, so its loss no longer
 //! counts.
 
-use super::{Replica, ReplicaState, Sequencer, WindowEntry, WorkerId};
+use super::event::WorkerId;
 use crate::rules::{Rule, holds};
-use crate::window::{Plan, WindowId};
 
 /// The number of workers that may be lost over a window before it is leased alone.
 pub(super) const LOSSES_MAX: usize = 3;
@@ -21,7 +20,7 @@ pub(super) const LOSSES_ALONE_MAX: usize = 2;
 const LOSSES_IN_ALL_MAX: usize = 20;
 /// The number of windows, of those that a lost worker would have begun next, that it may have begun since its last
 /// message.
-const UNREPORTED_MAX: usize = 2;
+pub(super) const UNREPORTED_MAX: usize = 2;
 
 /// The workers that were lost over a window.
 ///
@@ -54,7 +53,7 @@ impl Losses {
     }
 
     /// Counts a worker no longer. Returns how often it was counted.
-    fn acquit(&mut self, worker: WorkerId) -> usize {
+    pub(super) fn acquit(&mut self, worker: WorkerId) -> usize {
         let before = self.lost.len();
         self.lost.retain(|lost| lost.worker != Some(worker));
         before - self.lost.len()
@@ -67,43 +66,5 @@ impl Losses {
             true => alone >= LOSSES_ALONE_MAX || self.lost.len() >= LOSSES_IN_ALL_MAX,
             false => self.are_suspicious(),
         }
-    }
-}
-
-impl<P: Plan> Sequencer<P> {
-    /// Returns whether the window may end its workers.
-    pub(super) fn is_suspicious(&self, window: WindowId) -> bool {
-        let held = self.windows.get(&window).map(|held| &held.losses);
-        held.or_else(|| self.remembered.get(&window)).is_some_and(Losses::are_suspicious)
-    }
-
-    /// Counts the loss of a worker against the windows that it was computing, and gives up those that lost too many.
-    /// With `is_shared`, it was computing windows of other feeds as well, so that none was alone.
-    pub(super) fn blame(&mut self, worker: WorkerId, is_shared: bool) {
-        let blames_all = !holds(Rule::OnlyWindowsAtWorkAreBlamed);
-        let mut blamed = Vec::new();
-        let mut waiting = Vec::new();
-        for (window, copy) in self.copies_of(worker) {
-            if copy.at_work || (blames_all && copy.state < ReplicaState::Ready) {
-                blamed.push(window);
-            } else if copy.state < ReplicaState::Ready {
-                waiting.push((self.distance(window).unwrap_or(u64::MAX), window));
-            }
-        }
-        waiting.sort_unstable();
-        blamed.extend(waiting.into_iter().take(UNREPORTED_MAX).map(|(_, window)| window));
-        for window in blamed {
-            let Some(WindowEntry { copies, losses, failed, .. }) = self.windows.get_mut(&window) else { continue };
-            // A worker that has not reported the lease may still have computed the windows that were taken from it.
-            let was_alone = |copy: &Replica| copy.worker == worker && copy.is_alone && copy.is_reported;
-            losses.count(Some(worker), !is_shared && copies.iter().any(was_alone));
-            *failed |= losses.are_too_many();
-        }
-    }
-
-    /// Counts a worker against no window, because it lives. Windows that were given up stay so for their readers.
-    /// Returns whether it was counted.
-    pub(super) fn acquit(&mut self, worker: WorkerId) -> bool {
-        self.windows.values_mut().map(|held| held.losses.acquit(worker)).sum::<usize>() > 0
     }
 }

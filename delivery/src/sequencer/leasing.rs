@@ -3,9 +3,12 @@
 //!
 //! Leases are assigned anew after every change. The cost is about proportional to the windows held times the places of
 //! readers, plus the workers. It is independent of the number of readers at a place.
+//!
+//! The losses of workers are counted here too, since a window that is suspicious is leased alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::blame::{Losses, UNREPORTED_MAX};
 use super::{LeaseId, Replica, ReplicaState, Sequencer, WindowEntry, WorkerEntry, WorkerId};
 use crate::place::Place;
 use crate::rules::{Rule, holds};
@@ -390,5 +393,43 @@ impl<P: Plan> Sequencer<P> {
         let held: &mut WindowEntry = self.windows.entry(window).or_insert_with(remembered);
         held.copies.push(copy);
         copy
+    }
+}
+
+impl<P: Plan> Sequencer<P> {
+    /// Returns whether the window may end its workers.
+    pub(super) fn is_suspicious(&self, window: WindowId) -> bool {
+        let held = self.windows.get(&window).map(|held| &held.losses);
+        held.or_else(|| self.remembered.get(&window)).is_some_and(Losses::are_suspicious)
+    }
+
+    /// Counts the loss of a worker against the windows that it was computing, and gives up those that lost too many.
+    /// With `is_shared`, it was computing windows of other feeds as well, so that none was alone.
+    pub(super) fn blame(&mut self, worker: WorkerId, is_shared: bool) {
+        let blames_all = !holds(Rule::OnlyWindowsAtWorkAreBlamed);
+        let mut blamed = Vec::new();
+        let mut waiting = Vec::new();
+        for (window, copy) in self.copies_of(worker) {
+            if copy.at_work || (blames_all && copy.state < ReplicaState::Ready) {
+                blamed.push(window);
+            } else if copy.state < ReplicaState::Ready {
+                waiting.push((self.distance(window).unwrap_or(u64::MAX), window));
+            }
+        }
+        waiting.sort_unstable();
+        blamed.extend(waiting.into_iter().take(UNREPORTED_MAX).map(|(_, window)| window));
+        for window in blamed {
+            let Some(WindowEntry { copies, losses, failed, .. }) = self.windows.get_mut(&window) else { continue };
+            // A worker that has not reported the lease may still have computed the windows that were taken from it.
+            let was_alone = |copy: &Replica| copy.worker == worker && copy.is_alone && copy.is_reported;
+            losses.count(Some(worker), !is_shared && copies.iter().any(was_alone));
+            *failed |= losses.are_too_many();
+        }
+    }
+
+    /// Counts a worker against no window, because it lives. Windows that were given up stay so for their readers.
+    /// Returns whether it was counted.
+    pub(super) fn acquit(&mut self, worker: WorkerId) -> bool {
+        self.windows.values_mut().map(|held| held.losses.acquit(worker)).sum::<usize>() > 0
     }
 }

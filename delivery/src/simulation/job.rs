@@ -61,8 +61,8 @@ pub(super) struct DynamicJob {
     old: Option<OldToken>,
     /// Whether no rank has resumed alone since all began.
     is_clean: bool,
-    /// Whether a process, perhaps an old one, had come to its rank's end before all resumed. Until its rank is back, the
-    /// others continue as if it had all the claims of that process.
+    /// Whether a process, perhaps an old one, had come to its rank's end before all resumed. Until its rank is back,
+    /// the others continue as if it had all the claims of that process.
     is_again: bool,
     /// The most claims that a rank may hold.
     held_max: u64,

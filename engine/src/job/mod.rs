@@ -2,8 +2,8 @@
 //!
 //! [`plan`] divides the epoch into files of whole windows, by a sample of the first window. [`window_samples`] computes
 //! the samples of some windows, and [`write`] encodes and uploads them as one file. Files are written independently, as
-//! many at a time as there are threads. `forebay_storage::artifact` records each complete file and commits the job: what
-//! lies in the target is the job's whole state, so that any process can resume it.
+//! many at a time as there are threads. `forebay_storage::artifact` records each complete file and commits the job:
+//! what lies in the target is the job's whole state, so that any process can resume it.
 
 mod estimate;
 mod materialized;
@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use forebay_protocol::{JobOptions, OptionSet, random_id};
 use forebay_storage::artifact;
-use forebay_storage::artifact::{Catalog, Claim, JobState, Lineage, Part};
+use forebay_storage::artifact::{Artifact, Catalog, Claim, JobState, Lineage, Part};
 use forebay_storage::writers::{DataFile, OutputFormat};
 use futures::{StreamExt, TryStreamExt, stream};
 
@@ -98,7 +98,7 @@ impl Job {
     /// Errors of reading, computing and writing. What is written stays, and the next run resumes from it.
     pub async fn run(&self, progress: &JobProgress) -> Result<Materialized> {
         let job = match &self.state {
-            JobState::Committed(artifact) => return Ok(Materialized::new(artifact, true, self.quarantine())),
+            JobState::Committed(artifact) => return self.found(artifact).await,
             JobState::Open(job) => job,
         };
         let holder = artifact::holder_name(random_id()?);
@@ -112,9 +112,15 @@ impl Job {
             if let JobState::Committed(artifact) =
                 artifact::Job::open(&self.feed.core().stores, job.url(), &self.id).await?
             {
-                return Ok(Materialized::new(&artifact, true, self.quarantine()));
+                return self.found(&artifact).await;
             }
         }
+    }
+
+    /// The result of an earlier run. Its entry in the catalog may have been removed, or is of another root.
+    async fn found(&self, artifact: &Artifact) -> Result<Materialized> {
+        self.catalog()?.record(&self.fingerprint, artifact.url()).await?;
+        Ok(Materialized::new(artifact, true, self.quarantine()))
     }
 
     async fn write_missing(&self, job: &artifact::Job, held: Held, progress: &JobProgress) -> Result<Materialized> {

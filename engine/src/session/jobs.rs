@@ -49,8 +49,8 @@ impl Session {
     }
 
     /// Removes what nothing names from the artifacts under the root: unfinished jobs that no process works on, and
-    /// artifacts without an entry in the catalog. Waits 30 seconds if there are unfinished jobs, for signs of life. With
-    /// `dry_run`, only finds them.
+    /// artifacts without an entry in the catalog. Waits 30 seconds if there are unfinished jobs, for signs of life.
+    /// With `dry_run`, only finds them.
     ///
     /// # Errors
     /// Those of the store.

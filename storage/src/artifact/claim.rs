@@ -41,8 +41,8 @@ struct Sign {
 
 impl Job {
     /// Claims the job for the process `holder`, whose name is its own: see [`holder_name`](super::holder_name). If
-    /// another process holds it, watches that for [`SILENCE`], unless it has ended on this machine. Returns `None` if it
-    /// is alive.
+    /// another process holds it, watches that for [`SILENCE`], unless it has ended on this machine. Returns `None` if
+    /// it is alive.
     ///
     /// # Errors
     /// `Invalid` if the store does not keep writers from replacing each other's objects.

@@ -1,8 +1,8 @@
 //! Digests of files, such that each block of a file is verified by itself.
 //!
-//! A file is cut into blocks of 16 KiB, and each block has a digest of 16 bytes. The digest of the file is a hash of its
-//! length and of the digests of its blocks. So the short digest of a file vouches for the list of its blocks, which is
-//! kept beside the file, and the list for any range of bytes: 1 MiB of digests for 1 GiB of data.
+//! A file is cut into blocks of 16 KiB, and each block has a digest of 16 bytes. The digest of the file is a hash of
+//! its length and of the digests of its blocks. So the short digest of a file vouches for the list of its blocks, which
+//! is kept beside the file, and the list for any range of bytes: 1 MiB of digests for 1 GiB of data.
 
 use std::fmt;
 use std::ops::Range;

@@ -207,8 +207,8 @@ impl Job {
         }
     }
 
-    /// Commits the artifact by one write, with index files of these names and contents. Then removes what is not part of
-    /// it. If another process has committed the job, its artifact is returned.
+    /// Commits the artifact by one write, with index files of these names and contents. Then removes what is not part
+    /// of it. If another process has committed the job, its artifact is returned.
     ///
     /// An index, such as `index.json`, is there under its name once the artifact is committed.
     ///

@@ -16,7 +16,7 @@
 use std::fmt;
 
 use super::digests::ContentDigest;
-use crate::listing::is_visible;
+use crate::visible::is_visible;
 use crate::{Error, Result, Stores};
 
 /// The folder of all that is not data.

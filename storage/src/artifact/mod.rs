@@ -1,11 +1,11 @@
 //! Artifacts: rows that a job has computed, as files that any process finds, verifies and reads as a table.
 //!
 //! An artifact is a folder of data files. Its manifest lists them with their rows and digests, and says where they come
-//! from. [`Job`] writes one: each part is complete once it is [recorded](Job::record), the records are all that is known
-//! of a job, and any process may go on with it. [`Job::commit`] writes the manifest as one object that can be created
-//! only once: the next [generation](Job::generation) of the folder. To give a job up, or to remove an artifact, is to
-//! write a generation too, so of commit and abort one happens, and nothing that arrives late is taken for anything
-//! else.
+//! from. [`Job`] writes one: each part is complete once it is [recorded](Job::record), the records are all that is
+//! known of a job, and any process may go on with it. [`Job::commit`] writes the manifest as one object that can be
+//! created only once: the next [generation](Job::generation) of the folder. To give a job up, or to remove an artifact,
+//! is to write a generation too, so of commit and abort one happens, and nothing that arrives late is taken for
+//! anything else.
 //!
 //! A [`Dataset`](crate::Dataset) of the folder takes its files from the manifest. Every block that is read is verified,
 //! footers included, and its snapshot follows from the digests: a copied, moved or rewritten artifact is the same
@@ -49,6 +49,7 @@
 mod catalog;
 mod claim;
 mod digests;
+mod files;
 mod gc;
 mod generations;
 mod holder;
@@ -65,10 +66,11 @@ mod verified;
 pub use catalog::{Catalog, Entry};
 pub use claim::{BEAT, Claim, SILENCE, Wait};
 pub use digests::ContentDigest;
+pub(crate) use files::artifact_files;
 pub use gc::{Garbage, gc};
 pub use holder::holder_name;
 pub use job::{Job, JobState, Lineage};
 pub use manifest::{ArtifactFile, ArtifactIndex, Manifest};
 pub use open::Artifact;
 pub use part::{DataFile, Part};
-pub(crate) use verified::{KeptBlocks, Verifier, artifact_files};
+pub(crate) use verified::{KeptBlocks, Verifier};

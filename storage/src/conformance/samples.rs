@@ -6,7 +6,8 @@ use std::sync::Arc;
 use arrow::datatypes::SchemaRef;
 use object_store::ObjectStoreExt;
 
-use crate::dataset::{Dataset, DatasetSpec};
+use crate::dataset::Dataset;
+use crate::dataset_spec::DatasetSpec;
 use crate::formats::format::{Format, SampleFile};
 use crate::formats::table_format::TableFormat;
 use crate::path_columns::PathColumns;

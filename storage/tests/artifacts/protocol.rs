@@ -1,9 +1,9 @@
-//! Two committers, one or two collectors of garbage, and readers on one folder of a store that fails, loses answers, and carries
-//! writes and deletions out late or twice. Real code over a model of the store, in one thread: a seed is a run.
+//! Two committers, one or two collectors of garbage, and readers on one folder of a store that fails, loses answers,
+//! and carries writes and deletions out late or twice. Real code over a model of the store, in one thread: a seed is a
+//! run.
 //!
-//! `FOREBAY_SEED` is the first seed, and `FOREBAY_SEEDS` their number. `FOREBAY_PLANTED` is the number of seeds that must
-//! find a planted bug. The full run:
-//! `FOREBAY_SEEDS=10000 cargo test -p forebay-storage --test artifacts protocol`
+//! `FOREBAY_SEED` is the first seed, and `FOREBAY_SEEDS` their number. `FOREBAY_PLANTED` is the number of seeds that
+//! must find a planted bug. The full run: `FOREBAY_SEEDS=10000 cargo test -p forebay-storage --test artifacts protocol`
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
