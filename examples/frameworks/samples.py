@@ -25,4 +25,5 @@ def samples() -> forebay.Table:
 
 def load(table: forebay.Table, **options: Any) -> forebay.Loader[Any]:
     """16 steps in an epoch, on any number of ranks."""
-    return table.load(global_batch_size=32, shuffle=True, seed=17, drop_last=True, **options)
+    loader: forebay.Loader[Any] = table.load(global_batch_size=32, shuffle=True, seed=17, drop_last=True, **options)
+    return loader

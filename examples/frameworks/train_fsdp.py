@@ -7,6 +7,7 @@ on with the next batch, also on another number of ranks.
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -14,13 +15,14 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.fsdp import fully_shard
 
+import forebay
 from samples import FEATURES, load, samples
 
 
 class Training:
     """Model, optimizer and step number, in the form that torch.distributed.checkpoint saves and loads."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         torch.manual_seed(0)
         self.model = torch.nn.Sequential(torch.nn.Linear(FEATURES, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
         for layer in self.model:
@@ -29,7 +31,7 @@ class Training:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01)
         self.step = 0
 
-    def train_step(self, batch):
+    def train_step(self, batch: forebay.Batch[torch.Tensor]) -> float:
         loss = torch.nn.functional.mse_loss(self.model(batch["features"]).squeeze(1), batch["target"])
         self.optimizer.zero_grad()
         loss.backward()
@@ -37,11 +39,11 @@ class Training:
         self.step += 1
         return loss.item()
 
-    def state_dict(self):
+    def state_dict(self) -> dict[str, Any]:
         model, optimizer = get_state_dict(self.model, self.optimizer)
         return {"model": model, "optimizer": optimizer, "step": self.step}
 
-    def load_state_dict(self, state):
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         set_state_dict(
             self.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
         )

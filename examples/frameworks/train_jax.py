@@ -20,8 +20,8 @@ from samples import FEATURES, load, samples
 
 
 @jax.jit
-def train_step(weights, batch):
-    def loss_of(weights):
+def train_step(weights: jax.Array, batch: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def loss_of(weights: jax.Array) -> jax.Array:
         return jnp.mean((batch["features"] @ weights - batch["target"]) ** 2)
 
     loss, gradient = jax.value_and_grad(loss_of)(weights)

@@ -19,10 +19,10 @@ from samples import FEATURES, load, samples  # noqa: E402
 class Print(keras.callbacks.Callback):
     """Prints the loss of each step. Keras gives the mean of the epoch's steps so far."""
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         self.epoch, self.total = epoch, 0.0
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
         total = (logs or {})["loss"] * (batch + 1)
         print(json.dumps({"epoch": self.epoch, "loss": float(total - self.total)}), flush=True)
         self.total = total

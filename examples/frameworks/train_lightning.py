@@ -12,26 +12,27 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
+import forebay
 from forebay.integrations.lightning import ForebayDataModule
 from samples import FEATURES, load, samples
 
 
 class Model(pl.LightningModule):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.layer = torch.nn.Linear(FEATURES, 1)
 
-    def training_step(self, batch, index):
+    def training_step(self, batch: forebay.Batch[torch.Tensor], index: int) -> torch.Tensor:
         loss = torch.nn.functional.mse_loss(self.layer(batch["features"]).squeeze(1), batch["target"])
         numbers = batch["number"].tolist()
         print(json.dumps({"step": self.global_step, "samples": numbers, "loss": loss.item()}), flush=True)
         return loss
 
-    def validation_step(self, batch, index):
+    def validation_step(self, batch: forebay.Batch[torch.Tensor], index: int) -> None:
         loss = torch.nn.functional.mse_loss(self.layer(batch["features"]).squeeze(1), batch["target"])
         self.log("validation", loss, sync_dist=True)
 
-    def configure_optimizers(self):
+    def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.AdamW(self.parameters(), lr=0.01)
 
 

@@ -7,6 +7,7 @@
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import TrainingArguments, set_seed
@@ -16,17 +17,19 @@ from samples import FEATURES, load, samples
 
 
 class Model(torch.nn.Module):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.layer = torch.nn.Linear(FEATURES, 1)
 
-    def forward(self, features, labels, number=None):
+    def forward(
+        self, features: torch.Tensor, labels: torch.Tensor, number: torch.Tensor | None = None
+    ) -> dict[str, torch.Tensor]:
         prediction = self.layer(features).squeeze(1)
         return {"loss": torch.nn.functional.mse_loss(prediction, labels), "prediction": prediction}
 
 
 class PrintingTrainer(Trainer):
-    def compute_loss(self, model, inputs, *args, **kwargs):
+    def compute_loss(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         loss = super().compute_loss(model, inputs, *args, **kwargs)
         if model.training:
             numbers = inputs["number"].tolist()

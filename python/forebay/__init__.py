@@ -38,6 +38,7 @@ from ._keywords import explained
 from ._loader import Loader
 from ._native import __version__
 from ._session import Materialized, Pipeline, Preview, Server, Session, default_session
+from ._sql import literal as _literal
 from ._table import Table
 from ._udf import Udf, tensor, udf
 from ._whole import MEMORY_LIMIT
@@ -73,6 +74,7 @@ __all__ = [
     "check_udf",
     "concat",
     "connect",
+    "literal",
     "load",
     "serve",
     "sql",
@@ -260,6 +262,15 @@ def concat(sources: Sequence[Any], *, memory_limit: int | str = MEMORY_LIMIT) ->
     `memory_limit`. The sources have the same columns.
     """
     return default_session().concat(sources, memory_limit=memory_limit)
+
+
+def literal(value: Any) -> str:
+    """Returns a Python value as SQL: a text, a finite number, a time, True, False, or a list of these.
+
+    `f"index_of(label, values => {literal(names)})"` holds any names. The text that Python itself gives a list has other
+    quotes and escapes than SQL.
+    """
+    return _literal("value", value)
 
 
 def serve(*, host: str = "127.0.0.1", port: int = 0, insecure: bool = False) -> Server:

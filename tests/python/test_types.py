@@ -20,8 +20,7 @@ OPERATORS = (REPOSITORY / "docs" / "operators.md").read_text()
 
 
 def reported_by_mypy(cache: Path) -> list[tuple[str, int, str]]:
-    # pyright also checks the examples of frameworks. mypy would first read all of their frameworks.
-    checked = [PACKAGE / "forebay", *sorted((REPOSITORY / "examples").glob("*.py")), *sorted(TYPED.glob("*.py"))]
+    checked = [PACKAGE / "forebay", *sorted((REPOSITORY / "examples").rglob("*.py")), *sorted(TYPED.glob("*.py"))]
     command = [sys.executable, "-m", "mypy", "--config-file", PACKAGE / "pyproject.toml", "--cache-dir", cache]
     ended = subprocess.run([*command, "--output", "json", *checked], cwd=REPOSITORY, capture_output=True, text=True)
     assert ended.returncode in (0, 1), ended.stdout + ended.stderr

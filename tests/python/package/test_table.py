@@ -140,6 +140,14 @@ def test_what_sql_cannot_write_is_refused(value):
         literal("x", value)
 
 
+def test_any_texts_are_values_in_a_query():
+    names = ["cat", "devil's ivy", 'a "b"', "C:\\new", "two\nlines", "caf\u00e9\u200b", ""]
+    numbered = forebay.table({"label": names}).select(n=f"index_of(label, values => {forebay.literal(names)})")
+    assert numbered.to_arrow()["n"].to_pylist() == list(range(len(names)))
+    with pytest.raises(forebay.InvalidError, match='"value" must be a finite number, a text'):
+        forebay.literal(None)
+
+
 def test_numpy_numbers_are_options(table):
     packed = table.select("words").pack(np.int64(16), pad_id=np.int32(-1))
     assert packed.load(format="numpy", batch_size=1000).columns == table.select("words").pack(16, pad_id=-1).load().columns
