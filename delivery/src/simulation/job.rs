@@ -61,9 +61,9 @@ pub(super) struct DynamicJob {
     old: Option<OldToken>,
     /// Whether no rank has resumed alone since all began.
     is_clean: bool,
-    /// Whether a process, perhaps an old one, had come to its rank's end before all resumed. Until its rank is back,
-    /// the others continue as if it had all the claims of that process.
-    is_again: bool,
+    /// Processes that came to their rank's end and were replaced all the same, with their ranks. Until its rank is
+    /// back, the others may continue as if it had all the claims of that process.
+    old_ends: BTreeMap<u64, u64>,
     /// The most claims that a rank may hold.
     held_max: u64,
     generation: u32,
@@ -107,7 +107,7 @@ impl DynamicJob {
             zombie: None,
             old: None,
             is_clean: true,
-            is_again: false,
+            old_ends: BTreeMap::new(),
             held_max: 2,
             generation: 0,
             buffer_limit: world.random.pick(if world.has_many_streams {
@@ -228,16 +228,23 @@ impl DynamicJob {
             let newest = marks.as_ref().and_then(|marks| marks.sessions.get(&(old.member.rank as u64)));
             old.member.rank == rank || newest.is_some_and(|&newest| newest > old.member.trainer.claimer().session())
         };
-        if let Some(old) = self.zombie.take_if(|old| !is_known(old)) {
+        // Two halves of a job that never meet both continue. So no old process of this rank, nor its end, may be left
+        // if the token trusts the end of an old process of another rank.
+        let trusted = marks.iter().flat_map(|marks| &marks.sessions).filter(|(other, _)| **other != rank as u64);
+        let trusts_an_old_end = trusted.map(|(_, session)| session).any(|session| self.old_ends.contains_key(session));
+        if let Some(old) = self.zombie.take_if(|old| trusts_an_old_end || !is_known(old)) {
             self.bury(world, old);
         }
         let others = self.places.iter().enumerate().all(|(other, it)| other == rank || it.member.is_some());
-        if self.zombie.is_none() && others && world.random.chance(800) {
+        if self.zombie.is_none() && others && !trusts_an_old_end && world.random.chance(800) {
             world.faults.fired(Fault::Zombie);
             let until = world.now + world.random.between(100, 15_000);
             self.zombie = Some(Zombie { member, until, taken, latest });
         } else {
             self.close(world, member);
+        }
+        if trusts_an_old_end && self.old_ends.values().any(|&of| of == rank as u64) {
+            return self.resume_all(world, false);
         }
         let after = world.random.pick(&[10, 10, 100, 500, 3_000]);
         world.schedule(world.now + after, WorldEvent::Start(trainer_node(self.index, rank)));
@@ -250,8 +257,8 @@ impl DynamicJob {
         members.into_iter().chain(self.zombie.take().map(|it| it.member)).for_each(|member| self.close(world, member));
         self.old = None;
         for (rank, place) in self.places.iter_mut().enumerate() {
-            self.is_again |= place.has_ended.is_some();
-            (place.has_ended, place.is_late) = (None, false);
+            self.old_ends.extend(place.has_ended.take().map(|end| (end.session, rank as u64)));
+            place.is_late = false;
             let token = saved.as_ref().map(|saved| &saved[rank]);
             let undone = place.taken.split_off(token.map_or(0, |(_, taken)| *taken));
             self.ledger.undo(&undone);
@@ -343,7 +350,9 @@ impl DynamicJob {
 
     /// Closes the connections of a process that is gone.
     fn close(&mut self, world: &mut World, member: Member) {
-        self.is_again |= member.leaving_since.is_some();
+        if member.leaving_since.is_some() {
+            self.old_ends.insert(member.trainer.claimer().session(), member.rank as u64);
+        }
         member.close(world);
     }
 
@@ -458,7 +467,7 @@ impl DynamicJob {
                 }
                 self.checkpoint = Some(saved.clone());
             }
-            Err(error) if self.is_clean && !self.is_again => world.violated(|| format!("{joined}: {error}")),
+            Err(error) if self.is_clean && self.old_ends.is_empty() => world.violated(|| format!("{joined}: {error}")),
             Err(_) => world.faults.fired(Fault::NotJoined),
         }
         if let Some(old) = &self.old {
@@ -497,7 +506,7 @@ impl DynamicJob {
         }
         let missing = self.ledger.missing();
         let held_max = others * self.held_max * Claimer::claim_rows(&self.settings);
-        if missing > if self.is_clean && !self.is_again { held_max } else { u64::MAX * others.min(1) } {
+        if missing > if self.is_clean && self.old_ends.is_empty() { held_max } else { u64::MAX * others.min(1) } {
             world.violated(|| {
                 format!("rank {rank} ended while {others} others have not and {missing} samples are missing")
             });

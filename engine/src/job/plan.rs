@@ -99,7 +99,7 @@ impl Sample {
 /// The positions of a window of `len` that are in the sample: runs at equal distances.
 fn sampled(len: u64) -> Vec<Range<u64>> {
     if len <= SAMPLE_ROWS {
-        return vec![0..len];
+        return std::iter::once(0..len).collect();
     }
     let run = SAMPLE_ROWS / SAMPLE_PLACES;
     (0..SAMPLE_PLACES).map(|place| place * (len - run) / (SAMPLE_PLACES - 1)).map(|first| first..first + run).collect()
