@@ -64,21 +64,28 @@ def main() -> None:
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
+    train(options.folder, options.epochs)
+    # The model is gone, and no rank ends while another one still waits for it.
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def train(folder: Path, epochs: int) -> None:
+    """Trains from the last checkpoint on."""
     loader = load(samples())
     training = Training()
-    if (last := last_checkpoint(options.folder)) is not None:
+    if (last := last_checkpoint(folder)) is not None:
         dcp.load({"training": training, "data": loader}, checkpoint_id=last)
     # All ranks have looked before one of them writes.
     dist.barrier()
-    while loader.epoch < options.epochs:
+    while loader.epoch < epochs:
         for batch in loader:
             step, loss = training.step, training.train_step(batch)
             numbers = batch["number"].tolist()
             print(json.dumps({"step": step, "samples": numbers, "loss": loss}), flush=True)
             if training.step % 5 == 0:
-                checkpoint = options.folder / f"step-{training.step}"
+                checkpoint = folder / f"step-{training.step}"
                 dcp.save({"training": training, "data": loader}, checkpoint_id=checkpoint)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
