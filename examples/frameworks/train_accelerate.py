@@ -35,18 +35,27 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=4)
     options = parser.parse_args()
 
-    torch.manual_seed(0)
     torch.set_num_threads(1)
     accelerator = Accelerator(cpu=True)
+    train(accelerator, options.folder, options.epochs)
+    # Torch's threads end with the process group, which ends when no model holds it. Otherwise one of them may be alive
+    # when Python ends, and then aborts the process.
+    accelerator.free_memory()
+    accelerator.end_training()
+
+
+def train(accelerator: Accelerator, folder: Path, epochs: int) -> None:
+    """Trains from the last checkpoint on."""
+    torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(FEATURES, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
     model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=0.01))
     # The loader's place is a part of accelerate's state from here on.
     batches = prepare(accelerator, load(samples()))
-    if (last := last_checkpoint(options.folder)) is not None:
+    if (last := last_checkpoint(folder)) is not None:
         accelerator.load_state(str(last))
     # All processes have looked before one of them writes.
     accelerator.wait_for_everyone()
-    for epoch in range(batches.loader.epoch, options.epochs):
+    for epoch in range(batches.loader.epoch, epochs):
         for batch in batches:
             step = epoch * len(batches) + batch.step
             loss = torch.nn.functional.mse_loss(model(batch["features"]).squeeze(1), batch["target"])
@@ -56,8 +65,7 @@ def main() -> None:
             numbers = batch["number"].tolist()
             print(json.dumps({"step": step, "samples": numbers, "loss": loss.item()}), flush=True)
             if (step + 1) % 5 == 0:
-                save(accelerator, options.folder, step + 1)
-    accelerator.end_training()
+                save(accelerator, folder, step + 1)
 
 
 if __name__ == "__main__":

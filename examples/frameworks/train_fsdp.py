@@ -5,6 +5,7 @@ on with the next batch, also on another number of ranks.
 """
 
 import argparse
+import gc
 import json
 from pathlib import Path
 from typing import Any
@@ -65,8 +66,9 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     train(options.folder, options.epochs)
-    # The model is gone, and no rank ends while another one still waits for it.
-    dist.barrier()
+    # Torch's threads end with the process group, which ends when no model holds it. Otherwise one of them may be alive
+    # when Python ends, and then aborts the process.
+    gc.collect()
     dist.destroy_process_group()
 
 
