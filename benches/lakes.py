@@ -2,8 +2,8 @@
 
     cargo build --release && python benches/lakes.py      # pip install numpy pyarrow
 
-A server in this process is the store: it speaks S3's protocol, answers each read after `--delay` seconds, and counts
-bytes and requests. Prints a line of JSON for each figure:
+A server in this process is the store: it speaks S3's protocol, answers each read and listing after `--delay` seconds,
+and counts bytes and requests. Prints a line of JSON for each figure:
 
 - `opening`: seconds of `forebay explain` over `--files` files, the first time and again;
 - `layout`: for a table of `--rows` rows in one row group with and without a page index, and in small row groups, in

@@ -7,12 +7,17 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::claim::{Claim, CompletedPrefix, Granted};
+use crate::claim::{CLAIMS_HELD_MAX, Claim, CompletedPrefix, Granted};
 use crate::clock::Millis;
 use crate::messages::Report;
 use crate::position::EndedRank;
 use crate::runs::ClaimSet;
 use crate::window::Plan;
+
+/// The most claims that a message may name as held. Claims that two dispatchers granted may add up.
+const NAMED_HELD_MAX: usize = 8 * CLAIMS_HELD_MAX;
+/// The most bytes of a job's name.
+const NAME_BYTES_MAX: usize = 512;
 
 /// A rank's state in dynamic delivery.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,7 +62,7 @@ pub struct ClaimReply {
     pub base: CompletedPrefix,
     /// Whether no claim is left to grant.
     pub is_exhausted: bool,
-    /// Ranks that have not yet reported their claims.
+    /// The first ranks that have not yet reported their claims.
     pub awaited: Vec<u64>,
     /// The newest session of each rank.
     pub sessions: BTreeMap<u64, u64>,
@@ -106,7 +111,10 @@ impl ClaimMessage {
                 && plan.has(granted.window, self.until_epoch)
                 && granted.end.max(granted.window_offset) < 1 << 62
         };
-        self.until_epoch <= 1 << 32
+        // Each granted claim may be of another epoch, whose windows have to be computed.
+        claims.held.len() <= NAMED_HELD_MAX
+            && claims.job.len() <= NAME_BYTES_MAX
+            && self.until_epoch <= 1 << 32
             && (1..=1 << 34).contains(&claims.claim_rows)
             && (1..=1 << 34).contains(&claims.unit)
             && is_claim(&claims.base.begin)

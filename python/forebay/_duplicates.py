@@ -58,7 +58,7 @@ def find_duplicates(read: Pass, columns: list[str], limit: int) -> Duplicates:
     """Compares rows by a hash of `columns`. Names them by the column "path", if it is read."""
     first: dict[bytes, Any] = {}
     groups: dict[bytes, list[Any]] = {}
-    rows = 0
+    rows = repeated = 0
     for batch in read.batches("find_duplicates"):
         names = batch.column("path").to_pylist() if "path" in read.columns else None
         parts = [contents(batch.column(name)) for name in columns]
@@ -71,12 +71,14 @@ def find_duplicates(read: Pass, columns: list[str], limit: int) -> Duplicates:
             name = rows + index if names is None else names[index]
             if digest in first:
                 groups.setdefault(digest, [first[digest]]).append(name)
+                repeated += 1
             else:
                 first[digest] = name
         rows += batch.num_rows
-        if len(first) > limit:
+        if max(len(first), repeated) > limit:
+            what = "different rows" if len(first) > limit else f"rows that repeat another row's {', '.join(columns)}"
             raise ExhaustedError(
-                f"the table has more than {limit} different rows",
+                f"the table has more than {limit} {what}",
                 f"give a larger limit, at about 150 bytes a row: find_duplicates(limit={limit * 10})",
             )
     return Duplicates(list(groups.values()), columns, rows)

@@ -162,7 +162,7 @@ class Loader(Generic[B]):
         self._closed_at: Place | None = None
         # Epochs that a loop began in the middle, with the loop's first offset: its steps are counted from there.
         self._begins: dict[int, int] = {}
-        self._done: list[dict[str, Any]] = []
+        self._done = _Summed()
         self._began: float | None = None
 
     # Ranks
@@ -619,6 +619,14 @@ class Loader(Generic[B]):
             "a loader cannot be sent to another process",
             "Forebay computes on threads of its own: use DataLoader(num_workers=0), or call forebay.load there",
         )
+
+
+class _Summed(list[dict[str, Any]]):
+    """The statistics of finished loops, as those of one: a run may have a loop for each step."""
+
+    def append(self, part: dict[str, Any]) -> None:
+        before = self[0] if self else dict.fromkeys(_SUMMED, 0)
+        self[:] = [part | {name: before[name] + part[name] for name in _SUMMED}]
 
 
 _SUMMED = ("batches", "samples", "bytes", "bad_rows", "wait_seconds")

@@ -64,7 +64,7 @@ class Looks:
     def find_duplicates(self, *columns: str, limit: int = 5_000_000, on_error: OnError | None = None) -> Duplicates:
         """Groups of rows that have the same content in `columns`: by default in "bytes" of a table of media files, and
         otherwise in all columns. Rows are named by the column "path", if there is one, else by their number. More than
-        `limit` different rows are an error."""
+        `limit` different rows, or repeated ones, are an error."""
         pipeline = self._looked_at()
         known = list(pipeline.columns)
         compared = [_name(column) for column in columns]

@@ -30,6 +30,7 @@ FEED: Checks = {
     "bucket_by_length": arguments.text,
     "bucket_boundaries": arguments.ascending,
     "global_batch_size": arguments.positive,
+    "cache": arguments.one_of("none", "prefix", "full"),
 }
 READ: Checks = {
     "batch_size": arguments.positive,

@@ -7,6 +7,7 @@ use std::time::Instant;
 use arrow::array::{RecordBatch, UInt64Array};
 use arrow::compute::concat_batches;
 use arrow::datatypes::{DataType, SchemaRef};
+use futures::future::try_join_all;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 
@@ -337,20 +338,25 @@ impl Dataset {
         let output = Arc::new(inner.file_schema.project(&of_file).map_err(|e| Error::internal(e.to_string()))?);
         let files: Vec<&[RowRange]> = ranges.chunk_by(|a, b| a.file == b.file).collect();
         let step = files.len().div_ceil(MEASURED_FILES_MAX).max(1);
-        let (mut total, mut measured) = (BytesToRead::default(), 0);
-        for ranges in files.iter().step_by(step) {
-            let (file, groups) = self.find(&ranges[0])?;
-            let (schema, range) = (&inner.file_schema, &ranges[0]);
+        // One after the other, the files would cost a store's delay each.
+        let measured = files.iter().step_by(step).map(|ranges| async {
+            let range = ranges.first().ok_or_else(|| Error::internal("a file without ranges"))?;
+            let (file, groups) = self.find(range)?;
+            let schema = &inner.file_schema;
             let request =
                 ReadRequest { file, groups, range, schema, columns: &of_file, dictionaries: &[], output: &output };
-            let Some(bytes) = inner.reader.bytes_to_read(request, ranges).await? else { return Ok(None) };
+            inner.reader.bytes_to_read(request, ranges).await
+        });
+        let measured: Vec<Option<BytesToRead>> = try_join_all(measured).await?;
+        let mut total = BytesToRead::default();
+        for bytes in &measured {
+            let Some(bytes) = bytes else { return Ok(None) };
             total.stored += bytes.stored;
             total.own += bytes.own;
             total.shared += bytes.shared;
             total.again += bytes.again;
-            measured += 1;
         }
-        let all = |bytes: u64| (u128::from(bytes) * files.len() as u128 / u128::from(measured.max(1_u32))) as u64;
+        let all = |bytes: u64| (u128::from(bytes) * files.len() as u128 / (measured.len().max(1) as u128)) as u64;
         let again = if all(total.shared) <= inner.reader.shared_bytes_max() { 0 } else { total.again };
         Ok(Some((all(total.stored), all(total.own + total.shared + again))))
     }

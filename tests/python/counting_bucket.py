@@ -9,7 +9,7 @@ from xml.sax.saxutils import escape
 
 
 class CountingBucket:
-    """Serves the files of `folder` as the bucket `name`, and answers reads after `delay` seconds.
+    """Serves the files of `folder` as the bucket `name`, and answers reads and listings after `delay` seconds.
 
     `reads` has the path and the byte range of each read.
     """
@@ -49,6 +49,7 @@ class CountingBucket:
                 key, path, query = self.object()
                 if "list-type" in query:
                     text = self.listing(query.get("prefix", [""])[0], query.get("delimiter"))
+                    time.sleep(bucket.delay)
                     return self.reply(200, text, Content_Type="application/xml")
                 if not path.is_file():
                     return self.reply(404)

@@ -391,6 +391,10 @@ def test_lightning_resumes_with_more_batches_in_an_epoch(lightning):
     assert [a + b for a, b in zip(rest[::2], rest[1::2], strict=True)] == lightning["plain"].samples[6:]
 
 
+def test_lightning_does_not_warn_of_loaders_that_nobody_gave(lightning):
+    assert lightning["warnings"]["shown"] == [] and lightning["trains-only"].samples == lightning["plain"].samples
+
+
 def test_lightnings_validations_have_each_sample_once(lightning):
     whole = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     # The sanity check reads one batch. Then there are two validations in each epoch.

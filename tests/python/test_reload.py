@@ -160,6 +160,17 @@ def test_a_script_with_an_error_keeps_its_earlier_version(scripts: Path, tmp_pat
         assert "could not be opened" not in run("status", "--connect", server.uri).stdout
 
 
+def test_a_folder_that_is_away_for_a_moment_keeps_its_pipelines(scripts: Path):
+    with Server(scripts) as server:
+        away = scripts.rename(scripts.parent / "away")
+        done = run("reload", "--connect", server.uri)
+        assert done.returncode == 2 and "cannot read the folder" in done.stderr, done.stderr
+        assert served(server) == ["train"]
+        assert len(Reader(server, "train").rest()) == ROWS // 10
+        away.rename(scripts)
+        assert reload(server) == [("train.sql", "unchanged", ["train"])]
+
+
 def test_two_scripts_may_not_define_one_name(scripts: Path):
     with Server(scripts) as server:
         (scripts / "twice.sql").write_text(script("train", "second"))

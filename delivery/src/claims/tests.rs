@@ -159,3 +159,27 @@ fn the_window_to_count_next_is_named() {
     assert!(claims.reply(0, vec![], &sequencer).granted.is_empty());
     assert_eq!(claims.needed(), Some(WindowId { epoch: 2, index: 0 }));
 }
+
+#[test]
+fn a_false_end_of_an_epoch_ends_nothing_but_the_search() {
+    let sequencer = counted();
+    let truthful = report(&[], &[]);
+    let mut claims = Claims::new(&truthful);
+    claims.sync(0, 2, true, true, &truthful);
+    let granted = claims.reply(0, vec![], &sequencer).granted;
+    assert_eq!(names(&granted), [(0, 0), (0, 1)]);
+    // The dispatcher counts the epoch to its end.
+    claims.sync(0, 2, true, true, &report(&[(0, 0), (0, 1), (0, 2)], &[]));
+    assert_eq!(names(&claims.reply(0, vec![], &sequencer).granted), [(0, 3), (0, 4)]);
+    // The epoch has 17 samples, in 5 claims. The rank says that it is longer, and has taken more than there is.
+    let all: Vec<_> = (0..1_000).map(|run| (0, run)).collect();
+    let mut lie = report(&all, &[]);
+    lie.base.ends.insert(0, 1 << 40);
+    let window = WindowId { epoch: 0, index: 0 };
+    lie.furthest = Some(Granted { claim: (0, 999).into(), end: 4_000, window, window_offset: 4_000 });
+    for _ in 0..3 {
+        claims.sync(0, 2, true, true, &lie);
+        let reply = claims.reply(0, vec![], &sequencer);
+        assert!(reply.granted.iter().all(|granted| granted.claim.epoch == 1), "{:?}", reply.granted);
+    }
+}

@@ -61,6 +61,11 @@ class DataModule:
                         "time",
                         "call load once for each",
                     )
+        for name in ("val", "test", "predict"):
+            if sources[name] is None:
+                # Lightning warns of a loader without a step in the model, or a step without a loader, for each that a
+                # module defines.
+                setattr(self, f"{name}_dataloader", getattr(super(), f"{name}_dataloader"))
         self._sources = sources
         # By role too: a function that is given for two roles makes a loader for each.
         self._opened: dict[tuple[str, int], Loader] = {}

@@ -148,6 +148,18 @@ def check_equal_steps(loader: Loader, framework: str) -> None:
         )
 
 
+def check_equal_batches(loader: Loader, framework: str) -> None:
+    """Refuses a loader whose ranks may have batches of different sizes, which make one global batch."""
+    if loader.world_size == 1 or loader._ranked().drop_last:
+        return
+    samples = loader.samples_per_epoch
+    if samples is None or samples % (loader.world_size * loader.batch_size):
+        raise InvalidError(
+            f"{framework} makes one batch of those of all {loader.world_size} ranks, which must have the same size",
+            "load with drop_last=True",
+        )
+
+
 _EPOCHS_DIFFER = (
     "epochs have different numbers of batches, because a filter draws random values, or the query or its length "
     "buckets group the rows of a window"

@@ -13,6 +13,7 @@ its own process. So the loader does not go through it.
 
 from __future__ import annotations
 
+import math
 from typing import Any, Iterator
 
 from .._errors import InvalidError
@@ -48,6 +49,7 @@ def prepare(accelerator: Accelerator, loader: Loader, device_placement: bool | N
             f"only Forebay loaders are prepared here, got a {type(loader).__name__}",
             "give accelerator.prepare everything else",
         )
+    _check_ranks(accelerator, loader)
     if device_placement is None:
         device_placement = accelerator.device_placement
     is_xla = accelerator.distributed_type == DistributedType.XLA
@@ -56,6 +58,26 @@ def prepare(accelerator: Accelerator, loader: Loader, device_placement: bool | N
     # One state is that of all ranks. With dynamic delivery it is not, and then load_state raises.
     accelerator.register_for_checkpointing(loader)
     return prepared
+
+
+def _check_ranks(accelerator: Accelerator, loader: Loader) -> None:
+    """Refuses ranks that share a model's layers and read different samples."""
+    mesh: Any = accelerator.torch_device_mesh
+    sizes = {name: mesh[name].size() for name in getattr(mesh, "mesh_dim_names", None) or ()}
+    if sizes.get("sp", 1) > 1:
+        raise InvalidError(
+            "accelerate divides the samples of its own loaders for sequence parallelism, and not those of Forebay",
+            "use tensor parallelism, or a dataset of another kind",
+        )
+    shared = math.prod(sizes.get(name, 1) for name in ("tp", "cp"))
+    ranks, rank = accelerator.num_processes // shared, accelerator.process_index // shared
+    # Without such ranks a process may evaluate alone.
+    if shared > 1 and (loader.rank, loader.world_size) != (rank, ranks):
+        raise InvalidError(
+            f"the loader reads as rank {loader.rank} of {loader.world_size}, and {shared} processes share the layers of "
+            f"a model, so that {ranks} ranks have samples of their own",
+            f"load with dp_rank={rank}, dp_size={ranks}",
+        )
 
 
 class PreparedLoader:

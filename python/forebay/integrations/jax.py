@@ -28,6 +28,9 @@ def ranks(sharding: Any) -> dict[str, int]:
 
     `sharding` is that of a batch, whose first dimension is samples.
     """
+    # Only the samples matter, and not how each of them is divided.
+    if isinstance(sharding, _jax.sharding.NamedSharding):
+        sharding = _jax.sharding.NamedSharding(sharding.mesh, _jax.sharding.PartitionSpec(*sharding.spec[:1]))
     # Rows of a batch that has one row for each device.
     devices = len(sharding.device_set)
     rows_of: dict[int, set[int]] = {}
@@ -56,5 +59,11 @@ def global_batch(batch: Mapping[str, Any], sharding: Any) -> dict[str, Any]:
                 "load with columns=[…] without it, or take it out of the batch",
             )
         wanted = sharding[name] if isinstance(sharding, Mapping) else sharding
-        arrays[name] = _jax.make_array_from_process_local_data(wanted, numpy.asarray(column))
+        local = numpy.asarray(column)
+        array = _jax.make_array_from_process_local_data(wanted, local)
+        if array.shape[1:] != local.shape[1:]:
+            # Each process has whole samples, also of those that are divided among processes.
+            shape = (array.shape[0], *local.shape[1:])
+            array = _jax.make_array_from_process_local_data(wanted, local, shape)
+        arrays[name] = array
     return arrays

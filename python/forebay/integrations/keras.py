@@ -25,6 +25,7 @@ from . import _passes as passes
 from ._versions import require
 
 require("keras", "keras")
+import keras  # noqa: E402
 from keras.callbacks import Callback as _Callback  # noqa: E402
 
 # Keras takes an adapter of its own class in place of data.
@@ -37,6 +38,8 @@ FRAMEWORK = "Keras"
 # Without an end, Keras would take the first epoch's number of steps for that of all.
 ENDLESS = 1 << 62
 _METADATA = "forebay.json"
+# The most batches that Keras takes to look at them, or ahead, before it trains on any.
+_LOOKED_AT = 2
 
 Columns = str | Sequence[str]
 
@@ -47,8 +50,8 @@ class Dataset(_DataAdapter):
     `x`, `y` and `sample_weight` are columns: a name, or a list of names for a model that takes a dict.
 
     Each epoch of Keras reads one epoch of the loader. With `repeat=True` the data has no end, for `fit` with
-    `steps_per_epoch`: then the loader's epochs follow each other, wherever those of Keras end. With `epoch=0` every
-    loop reads that epoch, for validation data.
+    `steps_per_epoch`: then the loader's epochs follow each other, wherever those of Keras end, and the next `fit` goes
+    on after the last batch that the previous one took. With `epoch=0` every loop reads that epoch, for validation data.
     """
 
     def __init__(
@@ -78,6 +81,9 @@ class Dataset(_DataAdapter):
         # The number of batches after which the next pass ends, if that is before the data does.
         self._limit: int | None = None
         self._pass: passes.Pass | None = None
+        if keras.backend.backend() == "jax":
+            # Of batches of different sizes, JAX makes a different array on each process, without an error.
+            passes.check_equal_batches(loader, FRAMEWORK)
         if epoch is None:
             passes.check_equal_steps(loader, FRAMEWORK)
             passes.check_samples(loader)
@@ -135,16 +141,22 @@ class Dataset(_DataAdapter):
 
     def _batches(self) -> Iterator[Any]:
         """A pass over an epoch, or without end. It begins with the first batch: Keras drops some iterators."""
-        previous, self._pass = self._pass, None
-        if previous is not None and self._fixed is None and not self.repeat:
-            after = previous.place(previous.handed_out)
-            # Keras takes one batch only to look at it.
-            self._next = after if after["epoch"] > previous.start["epoch"] else previous.start
+        self._next, self._pass = self.following(), None
         self._pass = passes.Pass(self.loader, self._next, self.repeat)
         for count, batch in enumerate(self._pass, 1):
             yield tuple(_picked(batch, columns) for columns in self._columns)
             if count == self._limit:
                 return
+
+    def following(self) -> passes.State:
+        """Returns the place where the next pass begins."""
+        previous = self._pass
+        if previous is None or self._fixed is not None:
+            return self._next
+        after = previous.place(previous.handed_out)
+        # Keras takes the first batches of some passes only to look at them.
+        goes_on = previous.handed_out > _LOOKED_AT if self.repeat else after["epoch"] > previous.start["epoch"]
+        return after if goes_on else previous.start
 
     # What the callback calls
 
@@ -195,8 +207,12 @@ class BackupAndRestore(_Callback):
         self._check_steps()
         loader = self._dataset.loader
         found = self._read()
+        # Keras keeps the epoch at which an earlier `fit` resumed.
+        self.model._initial_epoch = None
         if found is None:
-            self._dataset.begin(passes.epoch_start(loader, 0), None)
+            repeats = self._dataset.repeat
+            self._dataset.begin(self._dataset.following() if repeats else passes.epoch_start(loader, 0), None)
+            self._of_pass = 0
             return
         place = passes.restored(loader, found.get("data"), FRAMEWORK)
         self._restore_model(self._folder / found["weights"])
@@ -242,6 +258,11 @@ class BackupAndRestore(_Callback):
             self._save()
 
     def on_train_end(self, logs: Any = None) -> None:
+        self.model._initial_epoch = None
+        if self._dataset.repeat:
+            # Batches that Keras took ahead were not trained.
+            self._dataset.begin(self._dataset.place(self._of_pass), None)
+            self._of_pass = 0
         if self._delete and self._dataset.loader.rank == 0:
             # The folder may hold weights that others saved.
             weights = [file for file in self._folder.glob("*.weights.h5") if file.name.split(".")[0].isdecimal()]

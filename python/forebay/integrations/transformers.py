@@ -299,6 +299,9 @@ class EvaluationBatches:
             return type(data)({name: self.gather(item) for name, item in data.items()})
         if not isinstance(data, torch.Tensor):
             return data
+        if data.ndim == 0:
+            # One value for each rank, as Trainer gathers it.
+            return data[None] if self.loader.world_size == 1 else self._accelerator.gather(data[None])
         data = data[: self._counts[self.loader.rank]]
         if self.loader.world_size == 1:
             return data

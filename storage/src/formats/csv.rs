@@ -6,8 +6,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::array::{AsArray, RecordBatch};
+use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef, TimeUnit};
 use arrow::error::ArrowError;
 use arrow_csv::ReaderBuilder;
 use arrow_csv::reader::Format as ArrowCsv;
@@ -203,7 +203,7 @@ impl RecordText for CsvText {
     type Seen = ();
 
     fn records(&self) -> Box<dyn Records> {
-        Box::new(CsvRecords::new(self.core_reader()))
+        Box::new(CsvRecords::new(self))
     }
 
     fn has_header(&self) -> bool {
@@ -267,11 +267,15 @@ fn sample(csv: &CsvText, numbers: Range<u64>) -> SampleFile {
 struct CsvRecords {
     reader: Reader,
     at: u64,
+    /// A byte without a meaning.
+    plain: u8,
 }
 
 impl CsvRecords {
-    fn new(reader: Reader) -> Self {
-        Self { reader, at: 0 }
+    fn new(csv: &CsvText) -> Self {
+        let special = [Some(csv.delimiter), Some(csv.quote), csv.escape, csv.comment];
+        let plain = (b'a'..=b'z').find(|byte| !special.contains(&Some(*byte))).unwrap_or(b'x');
+        Self { reader: csv.core_reader(), at: 0, plain }
     }
 
     /// Reads to the next record end in `input`, or to the end of `input`.
@@ -299,7 +303,7 @@ impl Records for CsvRecords {
     fn finish(&mut self, record_ends: &mut dyn FnMut(u64)) -> bool {
         let end = self.at;
         // csv-core does not report open quotes, but this input ends a record unless a quote is open.
-        match self.step(b"\nx\n") {
+        match self.step(&[b'\n', self.plain, b'\n']) {
             (ReadRecordResult::Record, 1) => record_ends(end),
             (ReadRecordResult::Record, _) => {}
             _ => return false,
@@ -359,6 +363,18 @@ fn decode(
     schema: &SchemaRef,
     columns: &[usize],
 ) -> Result<RecordBatch, ArrowError> {
+    let batch = decode_as_is(records, rows, csv, schema, columns)?;
+    check_kept(records, rows, csv, schema, columns)?;
+    Ok(batch)
+}
+
+fn decode_as_is(
+    records: &[u8],
+    rows: usize,
+    csv: &CsvText,
+    schema: &SchemaRef,
+    columns: &[usize],
+) -> Result<RecordBatch, ArrowError> {
     let mut decoder = ReaderBuilder::new(Arc::clone(schema))
         .with_format(csv.arrow_format())
         // One more than expected, so that the caller detects extra rows.
@@ -376,6 +392,76 @@ fn decode(
     match decoder.flush()? {
         Some(batch) => Ok(batch),
         None => Ok(RecordBatch::new_empty(Arc::new(schema.project(columns)?))),
+    }
+}
+
+/// Checks that dates, times and floats keep the whole value of their texts. Arrow cuts off a time of day and fractions
+/// of a second, and rounds integers. Columns are decoded again, as texts, where the text may have such a value.
+fn check_kept(
+    records: &[u8],
+    rows: usize,
+    csv: &CsvText,
+    schema: &SchemaRef,
+    columns: &[usize],
+) -> Result<(), ArrowError> {
+    let has = |byte: u8| records.contains(&byte);
+    let (has_times, has_fractions) = (has(b':'), has(b'.'));
+    let digits_max = longest_number(records);
+    let is_suspect = |column: &usize| match schema.field(*column).data_type() {
+        DataType::Date32 | DataType::Date64 => has_times,
+        DataType::Timestamp(TimeUnit::Nanosecond, _) => false,
+        DataType::Timestamp(..) => has_times && has_fractions,
+        DataType::Float64 => digits_max > 15,
+        DataType::Float32 => digits_max > 7,
+        _ => false,
+    };
+    let suspects: Vec<usize> = columns.iter().copied().filter(is_suspect).collect();
+    if suspects.is_empty() {
+        return Ok(());
+    }
+    let text = |(at, field): (usize, &FieldRef)| match suspects.contains(&at) {
+        true => Arc::new(field.as_ref().clone().with_data_type(DataType::Utf8).with_nullable(true)),
+        false => Arc::clone(field),
+    };
+    let texts = Arc::new(Schema::new(schema.fields().iter().enumerate().map(text).collect::<Vec<_>>()));
+    let texts = decode_as_is(records, rows, csv, &texts, &suspects)?;
+    for (&at, column) in suspects.iter().zip(texts.columns()) {
+        let field = schema.field(at);
+        if let Some(text) = column.as_string::<i32>().iter().flatten().find(|text| !keeps(text, field.data_type())) {
+            let (name, data_type) = (field.name(), field.data_type());
+            let text = shortened(text, SHOWN_CHARS_MAX);
+            return Err(ArrowError::ParseError(format!("column \"{name}\": {data_type} would not keep \"{text}\"")));
+        }
+    }
+    Ok(())
+}
+
+/// The most digits in a row.
+fn longest_number(text: &[u8]) -> usize {
+    let (mut digits, mut most) = (0, 0);
+    for byte in text {
+        digits = if byte.is_ascii_digit() { digits + 1 } else { 0 };
+        most = most.max(digits);
+    }
+    most
+}
+
+/// Whether a value of this type keeps the text's value.
+fn keeps(text: &str, data_type: &DataType) -> bool {
+    let fraction = text.rsplit_once('.').map_or("", |(_, it)| it);
+    let end = fraction.find(|character: char| !character.is_ascii_digit()).unwrap_or(fraction.len());
+    let places = fraction[..end].trim_end_matches('0').len();
+    match data_type {
+        // Midnight is the date.
+        DataType::Date32 | DataType::Date64 => {
+            !text.contains(':') || text.get(10..).is_none_or(|rest| !rest.contains(|it| matches!(it, '1'..='9')))
+        }
+        DataType::Timestamp(TimeUnit::Second, _) => places == 0,
+        DataType::Timestamp(TimeUnit::Millisecond, _) => places <= 3,
+        DataType::Timestamp(TimeUnit::Microsecond, _) => places <= 6,
+        DataType::Float32 => text.parse::<i64>().map_or(true, |it| it as f32 as i128 == i128::from(it)),
+        DataType::Float64 => text.parse::<i64>().map_or(true, |it| it as f64 as i128 == i128::from(it)),
+        _ => true,
     }
 }
 
@@ -450,7 +536,7 @@ mod tests {
         let csv = csv(&[]);
         let check = |text: &str, expect: &[&str]| {
             for piece_bytes in [1, 2, 3, 1000] {
-                let ends = record_ends(CsvRecords::new(csv.core_reader()), text, piece_bytes);
+                let ends = record_ends(CsvRecords::new(&csv), text, piece_bytes);
                 let starts = std::iter::once(0).chain(ends.iter().copied());
                 let records: Vec<&str> = starts.zip(&ends).map(|(s, e)| text[s as usize..*e as usize].trim()).collect();
                 assert_eq!(records, expect, "{text:?} in pieces of {piece_bytes}");
@@ -472,7 +558,7 @@ mod tests {
         let csv = csv(&[]);
         let check = |text: &str, closed: bool| {
             for piece_bytes in [1, 2, 1000] {
-                let mut records = CsvRecords::new(csv.core_reader());
+                let mut records = CsvRecords::new(&csv);
                 for piece in text.as_bytes().chunks(piece_bytes) {
                     records.push(piece, &mut |_| {});
                 }
@@ -482,9 +568,15 @@ mod tests {
         for closed in ["", "\n", "a", "a,", "a\r", "\"a\"", "\"a\"\n", "a\"b", "\"a\"\"b\"", "\"a\n\"", "\"a\"b"] {
             check(closed, true);
         }
+        let marked = CsvRecords::new(&csv_of_x()).finish(&mut |_| {});
+        assert!(marked, "a comment is no open quote");
         for open in ["\"", "\"a", "a,\"b\n", "\"a\"\"", "\"a\"\"b\n\n", "a\n\"\r\nb,c\n"] {
             check(open, false);
         }
+    }
+
+    fn csv_of_x() -> CsvText {
+        csv(&[("comment", "x")])
     }
 
     #[test]
@@ -493,6 +585,42 @@ mod tests {
         assert_eq!(fields(b"a;b", &csv(&[("delimiter", ";")])), ["a", "b"]);
         let quoted = csv(&[("quote", "'"), ("escape", "\\"), ("comment", "#")]);
         assert_eq!(fields(b"# x,y\n'a\\',''b',\"c\"", &quoted), ["a','b", "\"c\""]);
+    }
+
+    #[test]
+    fn a_value_that_its_type_would_not_keep_is_refused() {
+        let csv = csv(&[]);
+        let read = |data_type: DataType, text: &str| {
+            let schema =
+                Arc::new(Schema::new(vec![Field::new("n", DataType::Int64, true), Field::new("v", data_type, true)]));
+            let record = format!("1,{text}\n2,\n");
+            let whole = decode(record.as_bytes(), 2, &csv, &schema, &[0, 1]);
+            assert_eq!(whole.is_ok(), decode(record.as_bytes(), 2, &csv, &schema, &[1]).is_ok());
+            whole.map_err(|error| reason(format!("1,{text}").as_bytes(), &csv, &schema, &[0, 1], &error))
+        };
+        let seconds = DataType::Timestamp(TimeUnit::Second, None);
+        for (data_type, kept) in [
+            (DataType::Date32, "2024-01-01"),
+            (DataType::Date32, "2024-01-01 00:00:00"),
+            (seconds.clone(), "2024-01-01 10:00:00"),
+            (seconds.clone(), "2024-01-01 10:00:00.000"),
+            (DataType::Timestamp(TimeUnit::Nanosecond, None), "2024-01-01 10:00:00.123456789"),
+            (DataType::Float64, "0.12345678901234567890"),
+            (DataType::Float64, "9007199254740992"),
+            (DataType::Float64, "NaN"),
+        ] {
+            assert!(read(data_type.clone(), kept).is_ok(), "{kept} as {data_type}");
+        }
+        for (data_type, lost) in [
+            (DataType::Date32, "2024-01-01 08:30:00"),
+            (seconds, "2024-01-01 10:00:00.750"),
+            (DataType::Timestamp(TimeUnit::Millisecond, None), "2024-01-01 10:00:00.7501"),
+            (DataType::Float64, "9007199254740993"),
+            (DataType::Float32, "16777217"),
+        ] {
+            let expected = format!("column \"v\": cannot read \"{lost}\" as {data_type}");
+            assert_eq!(read(data_type, lost).unwrap_err(), expected);
+        }
     }
 
     #[test]

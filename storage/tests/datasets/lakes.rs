@@ -216,6 +216,25 @@ async fn texts_of_folders_are_read_as_dictionaries_like_others() {
 }
 
 #[tokio::test]
+async fn a_column_of_paths_is_part_of_the_snapshot() {
+    let place = TestFolder::memory();
+    place.put("t/2026/x.csv", "x\n1\n").await;
+    let id = async |location: &str, path_column: Option<&str>| {
+        let spec = DatasetSpec {
+            location: place.display(location),
+            format: csv_table(),
+            schema: None,
+            path_columns: PathColumns::Inferred,
+            path_column: path_column.map(str::to_owned),
+        };
+        Dataset::open(&place.stores(), &spec).await.unwrap().snapshot().id().to_owned()
+    };
+    // The same file is "2026/x.csv" below one folder, and "x.csv" below the other.
+    assert_eq!(id("t", None).await, id("t/2026", None).await);
+    assert_ne!(id("t", Some("file")).await, id("t/2026", Some("file")).await);
+}
+
+#[tokio::test]
 async fn columns_of_folders_are_declared_or_ignored() {
     let place = TestFolder::memory();
     place.put("t/dt=2026-01-01/n=01/x.csv", "x\n1\n").await;

@@ -58,6 +58,10 @@ class Model(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
+class TrainsOnly(Model):
+    validation_step = pl.LightningModule.validation_step
+
+
 class RestoresLate(pl.strategies.SingleDeviceStrategy):
     """Restores the checkpoint after the optimizers were made, like FSDP and DeepSpeed."""
 
@@ -121,6 +125,10 @@ def data(**options):
 
 def one_process():
     fit("plain", data())
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        fit("trains-only", data(), model=TrainsOnly, num_sanity_val_steps=2)
+    report.end("warnings", shown=[str(warning.message) for warning in shown if "dataloader" in str(warning.message)])
     numbered = load()
     fit("set-epoch", ForebayDataModule(train=numbered), model=functools.partial(Model, set_epoch_of=numbered))
     fit("killed", data(), checkpoint={"every_n_train_steps": 4}, kill=9)

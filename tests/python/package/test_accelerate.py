@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader
 
 import forebay
 from feeds import pipeline, printed_by_ranks, range_of
-from forebay.integrations.accelerate import prepare
+from forebay.integrations.accelerate import _check_ranks, prepare
 
 ROWS = {"n": range_of(50), "name": [str(n) for n in range(50)], "parts": [[n] * (n % 3) for n in range(50)]}
 
@@ -43,6 +43,41 @@ def test_a_data_loader_around_the_loader_is_unwrapped(rows, accelerator):
         prepare(accelerator, DataLoader(rows.load(batch_size=8), batch_size=4))
     with pytest.raises(forebay.InvalidError, match="only Forebay loaders"):
         prepare(accelerator, DataLoader([1, 2]))
+
+
+class Mesh(dict):
+    """Stands for torch's DeviceMesh."""
+
+    @property
+    def mesh_dim_names(self):
+        return tuple(self)
+
+
+class Part:
+    def __init__(self, size):
+        self._size = size
+
+    def size(self):
+        return self._size
+
+
+@pytest.mark.parametrize("sizes,rank", [({"dp_shard": 2, "tp": 2}, 1), ({"dp_shard": 2, "cp": 2}, 1), ({"tp": 4}, 0)])
+def test_ranks_that_share_layers_must_read_the_same_samples(rows, sizes, rank):
+    class Ranks:
+        torch_device_mesh = Mesh({name: Part(size) for name, size in sizes.items()})
+        num_processes, process_index = 4, 3
+
+    ranks = rank + 1
+    with pytest.raises(forebay.InvalidError) as raised:
+        _check_ranks(Ranks(), rows.load(batch_size=8, rank=3, world_size=4))
+    assert raised.value.hint == f"load with dp_rank={rank}, dp_size={ranks}"
+    _check_ranks(Ranks(), rows.load(batch_size=8, dp_rank=rank, dp_size=ranks))
+    Ranks.torch_device_mesh = Mesh({"sp": Part(2)})
+    with pytest.raises(forebay.InvalidError, match="sequence parallelism"):
+        _check_ranks(Ranks(), rows.load(batch_size=8))
+    # Ranks of a mesh without such dimensions may read alone.
+    Ranks.torch_device_mesh = Mesh({"dp_shard": Part(4)})
+    _check_ranks(Ranks(), rows.load(batch_size=8, dp_rank=0, dp_size=1))
 
 
 def test_the_batches_are_on_the_device_and_know_their_place(rows, accelerator):

@@ -423,6 +423,11 @@ def test_too_many_different_rows_are_an_error(session):
         session.table({"n": range(10)}).find_duplicates(limit=9)
 
 
+def test_too_many_repeated_rows_are_an_error(session):
+    with pytest.raises(forebay.ExhaustedError, match="more than 9 rows that repeat another row's label"):
+        session.table({"label": [n % 2 for n in range(20)]}).find_duplicates("label", limit=9)
+
+
 # Splits
 
 

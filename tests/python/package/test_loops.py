@@ -758,3 +758,11 @@ def test_dynamic_ranks_read_epoch_after_epoch(tmp_path):
             assert loader.epoch == 2
         with pytest.raises(forebay.InvalidError, match="of different epochs"):
             resumed[0].load_state_dict([states[0], states[1] | {"epoch": 1, "position": "1:0"}])
+
+
+def test_statistics_of_many_loops_take_no_more_memory_than_those_of_one():
+    loader = pipeline({"n": range_of(10)}).load(batch_size=5)
+    for _ in range(20):
+        next(iter(loader))
+    assert len(loader._done) == 1
+    assert loader.stats()["batches"] >= 20
