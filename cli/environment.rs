@@ -8,7 +8,8 @@ use clap::builder::{BoolishValueParser, Resettable};
 use clap::{Arg, ArgAction, Command};
 
 const PREFIX: &str = "FOREBAY_";
-/// The flag without a variable of its own name: `run` reads FOREBAY_URI itself, and only without a script.
+/// The flag without a variable of its own name: `run` and `materialize` read FOREBAY_URI themselves, and only without a
+/// script.
 const WITHOUT: &str = "connect";
 
 /// Gives each flag of `command` and of its subcommands a variable, unless it declares another one.

@@ -17,6 +17,7 @@ mod options;
 mod output;
 mod preview;
 mod reload;
+mod remote;
 mod run;
 mod script;
 mod scripts;

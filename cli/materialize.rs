@@ -1,38 +1,57 @@
-//! `forebay materialize`: writes a pipeline's samples to files.
+//! `forebay materialize`: writes a pipeline's samples to files, in this process or by the workers of a cluster.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Args;
-use forebay_engine::{FeedOptions, Job, JobOptions, JobProgress, Materialized};
+use forebay_engine::{ErrorKind, FeedOptions, Job, JobOptions, JobProgress, ReadOptions, SessionOptions};
+use forebay_flight_client::wire::{JobAnswer, JobCall, JobResult};
+use forebay_flight_client::{Client, StreamRequest};
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::exit::Interrupted;
+use crate::exit::{Interrupted, refuse};
 use crate::options::Flags;
 use crate::output::{self, Format};
+use crate::remote;
 use crate::script::{self, ScriptArguments};
+use crate::security::ClientSecurity;
 use crate::usage;
 
 /// Time between two updates of the progress bar.
 const TICK: Duration = Duration::from_millis(100);
+/// How long to retry while no server answers.
+const PATIENCE: Duration = Duration::from_secs(30);
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
+/// A server without workers is left for the next of several after this time: longer than workers stay at one that has
+/// nothing for them.
+const WITHOUT_WORKERS: Duration = Duration::from_secs(25);
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    #[command(flatten)]
-    script: ScriptArguments,
-    /// Pipeline to write; may be left out if the script creates only one.
+    /// SQL file that creates the pipeline; relative locations in it are relative to its folder.
+    file: Option<PathBuf>,
+    /// Pipeline to write; may be left out if there is only one.
     #[arg(long)]
     pipeline: Option<String>,
     /// Folder or URL to write to.
     #[arg(long, value_name = "URL")]
     to: String,
+    /// Have the workers of a server write, such as grpc://127.0.0.1:7070, instead of this process; without a file,
+    /// FOREBAY_URI works too.
+    #[arg(long, value_name = "URI")]
+    connect: Option<String>,
+    #[command(flatten)]
+    security: ClientSecurity,
     #[command(flatten)]
     job: Flags<JobOptions>,
     #[command(flatten)]
     feed: Flags<FeedOptions>,
+    #[command(flatten)]
+    session: Flags<SessionOptions>,
     /// Show what would be written, estimated from a sample, and write nothing.
     #[arg(long)]
     dry_run: bool,
@@ -42,53 +61,130 @@ pub(crate) struct Arguments {
 }
 
 #[derive(Serialize)]
-struct Summary<'a> {
-    url: &'a str,
-    job: &'a str,
-    found: bool,
-    files: usize,
-    source_rows: u64,
-    rows: u64,
-    bad_rows: u64,
-    bytes: u64,
+struct Summary {
+    #[serde(flatten)]
+    result: JobResult,
     seconds: f64,
     cpu_seconds: f64,
     peak_rss_bytes: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    quarantine: Option<&'a str>,
 }
 
 pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
     let started = Instant::now();
+    if let Some(uri) = remote::uri(arguments.connect.as_deref(), arguments.file.is_some()) {
+        return write_there(&arguments, &uri, started).await;
+    }
     let (Flags(options), Flags(feed)) = (&arguments.job, &arguments.feed);
-    let session = arguments.script.open().await?;
+    let Some(file) = arguments.file.clone() else {
+        refuse!("nothing to write\nhint: give a SQL script, or a server with --connect grpc://HOST:PORT")
+    };
+    let session = ScriptArguments { file, session: arguments.session.clone() }.open().await?;
     let pipeline = script::pipeline(&session, arguments.pipeline.as_deref())?;
     let job = session.job(&pipeline, feed, &arguments.to, options).await?;
     if arguments.dry_run {
         return show_plan(&job, arguments.output).await;
     }
     let progress = Arc::new(JobProgress::default());
-    let bar = bar(&job, arguments.output);
-    // Install the handlers before the job begins, so that no signal is lost.
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let bar = bar(job.source_rows(), "source rows", arguments.output);
+    let mut interrupted = interruption()?;
     let mut running = std::pin::pin!(job.run(&progress));
     let done = loop {
         tokio::select! {
             biased;
-            _ = async { tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} } } => {
+            () = &mut interrupted => {
                 bar.finish_and_clear();
-                let (files, of) = (progress.files(), job.files());
-                let text = format!("interrupted: {files} of {of} files are written\nhint: run the command again to resume");
-                return Err(Interrupted(text).into());
+                return Err(resumable(progress.files(), job.files()));
             }
             done = &mut running => {
                 bar.finish_and_clear();
                 break done?;
             }
-            () = tokio::time::sleep(TICK) => update(&bar, &progress),
+            () = tokio::time::sleep(TICK) => {
+                bar.set_position(progress.source_rows());
+                bar.set_message(format!("{} in {} files", HumanBytes(progress.bytes()), progress.files()));
+            }
         }
     };
-    summarize(&done, started.elapsed(), arguments.output)
+    summarize(done.result(), started.elapsed(), arguments.output)
+}
+
+/// Has the workers of a server write the files, and waits for the end.
+async fn write_there(arguments: &Arguments, uri: &str, started: Instant) -> Result<()> {
+    let (Flags(options), Flags(feed)) = (&arguments.job, &arguments.feed);
+    if arguments.file.is_some() {
+        refuse!("a server writes its own pipelines\nhint: leave out the script, or --connect")
+    }
+    if arguments.dry_run {
+        refuse!("--dry-run estimates the job of a script\nhint: give the script in place of --connect")
+    }
+    if !arguments.to.contains("://") && !arguments.to.starts_with('/') {
+        refuse!(
+            "\"{}\" is relative, and the server has another folder\nhint: give an absolute path or a URL",
+            arguments.to
+        )
+    }
+    let mut client = Client::connect_with(uri, &arguments.security.options()).await?;
+    let request = StreamRequest::new(
+        &remote::pipeline(&mut client, uri, arguments.pipeline.as_deref()).await?,
+        feed,
+        &ReadOptions::default(),
+    );
+    let call = JobCall { request, to: arguments.to.clone(), options: options.clone() };
+    let bar = bar(0, "files", arguments.output);
+    let mut interrupted = interruption()?;
+    let (mut answered, mut useful, mut written) = (Instant::now(), Instant::now(), (0, 0));
+    let done = loop {
+        let answer = tokio::select! {
+            biased;
+            () = &mut interrupted => {
+                bar.finish_and_clear();
+                return Err(resumable(written.0, written.1));
+            }
+            answer = client.materialize(&call) => answer,
+        };
+        match answer {
+            Ok(JobAnswer::Done(result)) => break result,
+            Ok(JobAnswer::Waiting) => (answered, useful) = (Instant::now(), Instant::now()),
+            Ok(JobAnswer::Writing(progress)) => {
+                answered = Instant::now();
+                written = (u64::from(progress.stored), progress.files);
+                bar.set_length(u64::from(progress.files));
+                bar.set_position(written.0);
+                bar.set_message(match progress.workers {
+                    0 => "no worker is in contact".to_owned(),
+                    workers => format!("{} by {workers} workers", HumanBytes(progress.bytes)),
+                });
+                if progress.workers > 0 {
+                    useful = Instant::now();
+                } else if useful.elapsed() >= WITHOUT_WORKERS {
+                    useful = Instant::now();
+                    client.next_server().await?;
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::Unavailable && answered.elapsed() < PATIENCE => {
+                tokio::time::sleep(RETRY_PAUSE).await;
+            }
+            Err(error) => {
+                bar.finish_and_clear();
+                return Err(error.into());
+            }
+        }
+    };
+    bar.finish_and_clear();
+    summarize(done, started.elapsed(), arguments.output)
+}
+
+/// Installs handlers, and returns a future that completes with a signal. Call this before the job begins, so that no
+/// signal is lost.
+fn interruption() -> Result<impl Future<Output = ()> + Unpin> {
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    Ok(Box::pin(async move {
+        tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
+    }))
+}
+
+fn resumable(files: u64, of: u32) -> anyhow::Error {
+    Interrupted(format!("interrupted: {files} of {of} files are written\nhint: run the command again to resume")).into()
 }
 
 async fn show_plan(job: &Job, format: Format) -> Result<()> {
@@ -99,59 +195,42 @@ async fn show_plan(job: &Job, format: Format) -> Result<()> {
     }
 }
 
-/// Returns a progress bar over source rows. It shows only on a terminal, and not with JSON output.
-fn bar(job: &Job, format: Format) -> ProgressBar {
+/// Returns a progress bar over `length` of something. It shows only on a terminal, and not with JSON output.
+fn bar(length: u64, unit: &str, format: Format) -> ProgressBar {
     if format == Format::Json {
         return ProgressBar::hidden();
     }
-    let template = "{msg} {bar:32} {pos}/{len} source rows  {per_sec}  eta {eta}";
-    let style = ProgressStyle::with_template(template).expect("a fixed template that is known to parse");
-    ProgressBar::new(job.source_rows()).with_style(style)
+    let template = format!("{{msg}} {{bar:32}} {{pos}}/{{len}} {unit}  {{per_sec}}  eta {{eta}}");
+    let style = ProgressStyle::with_template(&template).expect("a fixed template that is known to parse");
+    ProgressBar::new(length).with_style(style)
 }
 
-fn update(bar: &ProgressBar, progress: &JobProgress) {
-    bar.set_position(progress.source_rows());
-    bar.set_message(format!("{} in {} files", HumanBytes(progress.bytes()), progress.files()));
-}
-
-fn summarize(done: &Materialized, elapsed: Duration, format: Format) -> Result<()> {
+fn summarize(result: JobResult, elapsed: Duration, format: Format) -> Result<()> {
     let (cpu, peak_rss_bytes) = usage::of_this_process();
-    let summary = Summary {
-        url: done.url(),
-        job: done.job(),
-        found: done.found(),
-        files: done.files().len(),
-        source_rows: done.source_rows(),
-        rows: done.rows(),
-        bad_rows: done.bad_rows(),
-        bytes: done.bytes(),
-        seconds: elapsed.as_secs_f64(),
-        cpu_seconds: cpu.as_secs_f64(),
-        peak_rss_bytes,
-        quarantine: done.quarantine(),
-    };
+    let summary = Summary { result, seconds: elapsed.as_secs_f64(), cpu_seconds: cpu.as_secs_f64(), peak_rss_bytes };
+    let result = &summary.result;
     if format == Format::Json {
         return output::json(&summary);
     }
     let what = format!(
         "{} samples in {} files, {}, at {}",
-        HumanCount(summary.rows),
-        summary.files,
-        HumanBytes(summary.bytes),
-        summary.url
+        HumanCount(result.rows),
+        result.files,
+        HumanBytes(result.bytes),
+        result.url
     );
-    if summary.found {
+    if result.found {
         return output::line(&format!("{what}: an earlier run wrote them"));
     }
     output::line(&what)?;
     output::line(&format!(
         "{:.2} s, {:.0} samples/s, {:.2} CPU seconds, {:.0} MB of memory at most",
         summary.seconds,
-        summary.rows as f64 / summary.seconds,
+        result.rows as f64 / summary.seconds,
         summary.cpu_seconds,
         summary.peak_rss_bytes as f64 / 1e6,
     ))?;
-    match (summary.bad_rows, summary.quarantine) {
+    match (result.bad_rows, &result.quarantine) {
         (0, _) => Ok(()),
         (bad, Some(url)) => output::line(&format!("{bad} bad rows left out; see {url}/*.parquet")),
         (bad, None) => output::line(&format!("{bad} bad rows left out")),

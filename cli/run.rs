@@ -17,6 +17,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::exit::{Interrupted, refuse};
 use crate::options::Flags;
 use crate::output::{self, Format};
+use crate::remote;
 use crate::script::{self, ScriptArguments};
 use crate::security::{ClientSecurity, ReadingArguments};
 use crate::usage;
@@ -191,23 +192,9 @@ fn interrupted(last: Option<&Token>) -> anyhow::Error {
 
 async fn open(arguments: &Arguments) -> Result<OpenedReader> {
     let (Flags(read), Flags(options)) = (&arguments.read, &arguments.feed);
-    let from_environment = || std::env::var("FOREBAY_URI").ok().filter(|_| arguments.file.is_none());
-    if let Some(uri) = &arguments.connect.clone().or_else(from_environment) {
-        let mut client = Client::connect_with(uri, &arguments.reading.options(&arguments.security)).await?;
-        let pipeline = match &arguments.pipeline {
-            Some(name) => name.clone(),
-            None => match &client.pipelines().await?[..] {
-                [only] => only.name.clone(),
-                pipelines => {
-                    let names: Vec<_> = pipelines.iter().map(|pipeline| pipeline.name.as_str()).collect();
-                    refuse!(
-                        "{uri} serves {} pipelines\nhint: choose one with --pipeline: {}",
-                        names.len(),
-                        names.join(", ")
-                    );
-                }
-            },
-        };
+    if let Some(uri) = remote::uri(arguments.connect.as_deref(), arguments.file.is_some()) {
+        let mut client = Client::connect_with(&uri, &arguments.reading.options(&arguments.security)).await?;
+        let pipeline = remote::pipeline(&mut client, &uri, arguments.pipeline.as_deref()).await?;
         let remote = client.open(&StreamRequest::new(&pipeline, options, read)).await?;
         check_column(remote.schema(), arguments.ids.as_deref())?;
         return Ok(OpenedReader {

@@ -17,8 +17,8 @@ use crate::script;
 
 /// The scripts behind a served session.
 pub(crate) struct ScriptFiles {
-    /// The files and folders that were given.
-    paths: Vec<PathBuf>,
+    /// The files and folders that were given, and whether each is a folder.
+    paths: Vec<(PathBuf, bool)>,
     served: Arc<Session>,
     opened: tokio::sync::Mutex<BTreeMap<PathBuf, Script>>,
     failures: std::sync::Mutex<BTreeMap<PathBuf, String>>,
@@ -41,6 +41,7 @@ impl ScriptFiles {
     /// define; no script or no pipeline at all.
     pub(crate) async fn open(paths: Vec<PathBuf>, served: Arc<Session>) -> Result<Self> {
         let (mut opened, mut failures, mut first) = (BTreeMap::new(), BTreeMap::new(), None);
+        let paths: Vec<_> = paths.into_iter().map(|path| (path.clone(), path.is_dir())).collect();
         for path in list(&paths)? {
             let text = script::read(&path)?;
             match Script::open(&served, &path, text).await {
@@ -175,7 +176,7 @@ impl Scripts for ScriptFiles {
     async fn reload(&self, all: bool) -> Vec<ScriptReport> {
         let reports = self.look(all).await.unwrap_or_else(|error| {
             // None could be looked at, such as a folder that is not there.
-            self.paths.iter().map(|path| report(path, ScriptChange::Failed, Vec::new(), Some(&error))).collect()
+            self.paths.iter().map(|(path, _)| report(path, ScriptChange::Failed, Vec::new(), Some(&error))).collect()
         });
         for ScriptReport { script, change, pipelines, error } in &reports {
             match (change, error) {
@@ -206,10 +207,13 @@ fn report(path: &Path, change: ScriptChange, pipelines: Vec<String>, error: Opti
 
 /// The scripts at these paths, each once: files, and the files `*.sql` of folders. Hidden ones do not count: Kubernetes
 /// keeps the files of a volume in such folders.
-fn list(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
+///
+/// # Errors
+/// A folder that cannot be read, such as one that is not mounted now: its scripts must not be taken for removed.
+fn list(paths: &[(PathBuf, bool)]) -> Result<Vec<PathBuf>> {
     let mut scripts = Vec::new();
-    for path in paths {
-        if !path.is_dir() {
+    for (path, is_folder) in paths {
+        if !is_folder {
             scripts.push(path.clone());
             continue;
         }
@@ -227,7 +231,7 @@ fn list(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     scripts.sort();
     scripts.dedup();
     if scripts.is_empty() {
-        let paths: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
+        let paths: Vec<_> = paths.iter().map(|(path, _)| path.display().to_string()).collect();
         refuse!("there is no script in \"{}\"\nhint: a folder's scripts end in .sql", paths.join("\", \""));
     }
     Ok(scripts)

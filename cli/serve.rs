@@ -25,6 +25,10 @@ pub(crate) struct Arguments {
     /// Port to listen on; 0 takes a free port.
     #[arg(long, default_value_t = 7070)]
     port: u16,
+    /// Folder or URL below which workers may write files for `forebay materialize --connect`; may be repeated, or a
+    /// list separated by commas.
+    #[arg(long, value_name = "URL", value_delimiter = ',')]
+    allow_write: Vec<String>,
     /// Compute no windows in this process; lease all of them to other workers.
     #[arg(long)]
     no_worker: bool,
@@ -33,7 +37,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
-    let Arguments { files, session, port, no_worker, serving } = arguments;
+    let Arguments { files, session, port, allow_write, no_worker, serving } = arguments;
     // Bind the port first. A script over a large dataset takes a while, which would be wasted if the port is taken.
     let (listening, signals) = serving.listen(port, !no_worker).await?;
     let (windows_bytes, options) = serving.memory(session.0);
@@ -70,6 +74,7 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
         drain_timeout,
         connect,
         scripts,
+        writable: allow_write,
     };
     until_interrupted_again(server.run(session, roles, stop)).await
 }

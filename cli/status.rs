@@ -83,6 +83,13 @@ fn print(status: &ClusterStatus) -> Result<()> {
         output::line(&format!("\nthe script {script} could not be opened again: {error}"))?;
     }
     for feed in &status.feeds {
+        if let Some(writing) = &feed.writing {
+            output::line(&format!(
+                "\n{}: {} of {} files stored, {} being written by {} workers",
+                feed.feed, writing.stored, writing.files, writing.being_written, writing.workers
+            ))?;
+            continue;
+        }
         output::line(&format!(
             "\nfeed {}: windows {} leased, {} counted, {} ready, {} failed, {} computed again; {} ms each",
             feed.feed,

@@ -65,6 +65,6 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
     let drain_timeout = serving.drain_timeout();
     let advertise = serving.advertise;
     let roles =
-        Roles { dispatchers, worker_memory_bytes, advertise, local_socket, drain_timeout, connect, scripts: None };
+        Roles { dispatchers, worker_memory_bytes, advertise, local_socket, drain_timeout, connect, ..Roles::default() };
     until_interrupted_again(server.run(Arc::new(session), roles, stop)).await
 }

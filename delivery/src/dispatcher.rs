@@ -9,6 +9,7 @@ pub(crate) mod group;
 mod reading;
 mod reserving;
 pub(crate) mod status;
+pub(crate) mod writing;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -356,6 +357,7 @@ impl<P: Plan> Dispatcher<P> {
             gone.into_iter().for_each(|id| feed.remove_reader(id));
             feed.fence.forget_silent(now.saturating_sub(idle));
             feed.release_silent_groups(now.saturating_sub(patience), now.saturating_sub(idle));
+            feed.stop_forgotten_writing(now.saturating_sub(patience));
         }
         self.use_idle_workers(now);
         let open = self.feeds.len();
@@ -437,7 +439,7 @@ impl<P: Plan> Dispatcher<P> {
         for ((feed, window), held) in held {
             let Some(feed) = self.feeds.get_mut(&feed) else { continue };
             let lease = held.lease;
-            if is_new && !matches!(held.state, HeldState::Failed(_)) {
+            if is_new && !matches!(held.state, HeldState::Stored { .. } | HeldState::Failed(_)) {
                 let is_computed = !matches!(held.state, HeldState::Computing);
                 feed.sequencer.adopt(id, window, lease, is_computed);
             }
@@ -456,6 +458,7 @@ impl<P: Plan> Dispatcher<P> {
                         feed.took(now.saturating_sub(granted));
                     }
                 }
+                HeldState::Stored { rows, bytes } => feed.stored(window, lease, [rows, bytes], now),
                 HeldState::Failed(report) => {
                     let retry = report.retry;
                     if feed.sequencer.holds(window, lease) {

@@ -48,6 +48,7 @@ pub use cutter::{Cut, Cutter};
 pub use dispatcher::claiming::Unanswered;
 pub use dispatcher::group::JobStatus;
 pub use dispatcher::status::{FeedStatus, ReaderStatus, Status, WorkerStatus};
+pub use dispatcher::writing::WritingProgress;
 pub use dispatcher::{Dispatcher, DispatcherSettings, Replaced};
 pub use dynamic::{DynamicTrainer, STREAMS_OF_A_RANK_MAX};
 pub use empty_epoch::EmptyEpoch;

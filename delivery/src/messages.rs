@@ -88,6 +88,13 @@ pub enum HeldState {
         /// Bytes that its source rows take.
         bytes: u64,
     },
+    /// Its samples are in a file of a job.
+    Stored {
+        /// Samples in the file.
+        rows: u64,
+        /// Bytes of the file.
+        bytes: u64,
+    },
     /// It could not be computed.
     Failed(Report),
 }
@@ -121,7 +128,7 @@ impl Told for Holding {
     fn text_bytes(&self) -> usize {
         match &self.state {
             HeldState::Failed(report) => report.text_bytes(),
-            HeldState::Computing | HeldState::Counted { .. } | HeldState::Ready { .. } => 0,
+            HeldState::Computing | HeldState::Counted { .. } | HeldState::Ready { .. } | HeldState::Stored { .. } => 0,
         }
     }
 }

@@ -124,6 +124,16 @@ pub(crate) enum Rule {
     ShortagesPass,
     /// A worker whose build computes other bytes is refused.
     OtherBuildsAreRefused,
+    /// A stored window outlives the worker that stored it.
+    StoredOutlivesItsWorker,
+    /// A stored window is not leased again.
+    StoredIsNotLeasedAgain,
+    /// A new dispatcher takes what is stored from the target.
+    JobsResumeFromTheTarget,
+    /// A job that writes files is done when all are stored.
+    JobsEndWhole,
+    /// A job that writes files stops when nobody asks for it.
+    ForgottenJobsStop,
     /// Tokens that lack a claim or name one twice are not of one checkpoint.
     TokensAreOfOneHistory,
 }
@@ -157,7 +167,7 @@ mod broken {
     }
 
     /// Rules that the simulation finds broken within a few hundred seeds.
-    pub(crate) const ALL: [Rule; 42] = [
+    pub(crate) const ALL: [Rule; 46] = [
         Rule::OnlyTheNextRow,
         Rule::OnlyTheNewestAnswer,
         Rule::PositionIsReceived,
@@ -200,6 +210,10 @@ mod broken {
         Rule::ShortagesAreNoBadRows,
         Rule::ShortagesPass,
         Rule::OtherBuildsAreRefused,
+        Rule::StoredOutlivesItsWorker,
+        Rule::StoredIsNotLeasedAgain,
+        Rule::JobsResumeFromTheTarget,
+        Rule::JobsEndWhole,
     ];
 
     /// Rules that the simulation finds broken within some thousand seeds, because finding them needs two dispatchers,
@@ -207,8 +221,8 @@ mod broken {
     ///
     /// Unit tests break `OnlyWindowsAtWorkAreBlamed`, `AloneIsAmongAllFeeds`, `UnnamedWindowsAreNotRevoked`,
     /// `PartsRevokeNothing`, `TokensNameTheNewestProcesses`, `LeftDispatchersAreNotHeard`, `EndsAreAcknowledged`,
-    /// `FewClaimsAreRead`, `RanksAgreeOnAHome`, `AnyDispatcherNamesTheNewest`, `LossesOutlastClaims` and
-    /// `ReplacedRanksAreRemembered`, which random seeds are too unlikely to reveal.
+    /// `FewClaimsAreRead`, `RanksAgreeOnAHome`, `AnyDispatcherNamesTheNewest`, `LossesOutlastClaims`,
+    /// `ForgottenJobsStop` and `ReplacedRanksAreRemembered`, which random seeds are too unlikely to reveal.
     pub(crate) const RARE: [Rule; 6] = [
         Rule::ReturnsAreWhole,
         Rule::AVisitBeginsAnEra,

@@ -16,6 +16,8 @@
 //!   worker has nothing to do. Both copies are equal, so the first that is ready is used. A window whose only worker
 //!   cannot be reached is leased a second time before any reader waits.
 //! - A late or duplicate report, about a window that is not leased to the worker, changes nothing.
+//! - A window whose samples are in a file takes no memory, outlives its worker, and is not leased again. Only jobs that
+//!   [write files](crate::Dispatcher::open_writing) have such windows.
 
 mod blame;
 mod event;
@@ -60,6 +62,14 @@ pub enum ReplicaState {
     Counted,
     /// Computed as far as memory allows.
     Ready,
+}
+
+impl Replica {
+    /// Returns whether its worker has something left to compute. A worker whose memory is full calls a window ready,
+    /// and is still at work on it when there is room.
+    fn is_to_do(&self) -> bool {
+        self.state < ReplicaState::Ready || self.at_work
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -113,6 +123,8 @@ pub struct Sequencer<P> {
     places: BTreeMap<(WindowId, u64), ReadersAt>,
     /// Windows that were evicted or lost after they were counted, although a reader needs them.
     evicted: BTreeSet<WindowId>,
+    /// Windows whose samples are in files.
+    stored: BTreeSet<WindowId>,
     /// Losses that were counted in an earlier life, of windows that were not leased since.
     remembered: BTreeMap<WindowId, Losses>,
     /// Whether to keep all windows, because readers may not have returned yet.
@@ -139,6 +151,7 @@ impl<P: Plan> Sequencer<P> {
             readers: BTreeMap::new(),
             places: BTreeMap::new(),
             evicted: BTreeSet::new(),
+            stored: BTreeSet::new(),
             remembered: BTreeMap::new(),
             keeps_all: false,
             next_lease: first_lease,
@@ -208,9 +221,7 @@ impl<P: Plan> Sequencer<P> {
             Event::WorkerReserved { worker, is_reserved } => {
                 let Some(state) = self.workers.get_mut(&worker) else { return Ok(false) };
                 let is_new = std::mem::replace(&mut state.reserved, is_reserved) != is_reserved;
-                // A worker whose memory is full calls a window ready, and is still at work on it when there is room.
-                let is_to_do = |copy: &Replica| copy.state < ReplicaState::Ready || copy.at_work;
-                let dropped = is_reserved && self.drop_copies(|copy| copy.worker == worker && is_to_do(copy));
+                let dropped = is_reserved && self.drop_copies(|copy| copy.worker == worker && copy.is_to_do());
                 return Ok(is_new || dropped);
             }
             Event::WorkerLost { worker, is_shared } => {
@@ -225,6 +236,9 @@ impl<P: Plan> Sequencer<P> {
                 let left = self.workers.remove(&worker);
                 if holds(Rule::LostIsLeasedAgain) {
                     self.drop_copies(|copy| copy.worker == worker);
+                }
+                if !holds(Rule::StoredOutlivesItsWorker) {
+                    self.stored.clear();
                 }
                 return Ok(left.is_some());
             }
@@ -260,6 +274,10 @@ impl<P: Plan> Sequencer<P> {
                 held.failures = 0;
                 // The other copies are no longer needed.
                 held.copies.retain(|copy| copy.state == ReplicaState::Ready);
+            }
+            Event::WindowStored { window } => {
+                self.windows.remove(&window);
+                return Ok(self.stored.insert(window));
             }
             Event::WindowFailed { window, lease, retry } => {
                 if self.copy_mut(window, lease).is_none() {
@@ -378,6 +396,24 @@ impl<P: Plan> Sequencer<P> {
         self.remembered.split_off(&from);
     }
 
+    /// Returns whether the samples of `window` are in a file.
+    pub fn is_stored(&self, window: WindowId) -> bool {
+        self.stored.contains(&window)
+    }
+
+    /// Returns the number of windows whose samples are in files.
+    pub fn stored(&self) -> usize {
+        self.stored.len()
+    }
+
+    /// Returns the first window from `window` on whose samples are not in a file.
+    pub fn next_to_store(&self, mut window: WindowId) -> WindowId {
+        while self.is_stored(window) {
+            window = self.plan.after(window);
+        }
+        window
+    }
+
     /// Returns the reader's current window.
     pub fn position(&self, reader: ReaderId) -> Option<WindowId> {
         self.readers.get(&reader).map(|reader| reader.at)
@@ -450,7 +486,8 @@ impl<P: Plan> Sequencer<P> {
     pub fn adopt(&mut self, worker: WorkerId, window: WindowId, lease: LeaseId, is_computed: bool) {
         let is_needed = self.keeps_all || self.distance(window).is_some();
         let is_behind = |copy: &Replica| is_computed && copy.worker != worker && copy.state == ReplicaState::Leased;
-        let is_open = self.windows.get(&window).is_none_or(|held| !held.failed && held.copies.iter().all(is_behind));
+        let is_open = !(self.is_stored(window) && holds(Rule::StoredIsNotLeasedAgain))
+            && self.windows.get(&window).is_none_or(|held| !held.failed && held.copies.iter().all(is_behind));
         if is_needed && is_open && self.workers.contains_key(&worker) {
             self.hold(window, worker, lease, false);
             self.revision += 1;
@@ -459,7 +496,7 @@ impl<P: Plan> Sequencer<P> {
 
     /// Returns whether `worker` has leases of windows that it has not finished.
     pub fn is_computing(&self, worker: WorkerId) -> bool {
-        self.copies_of(worker).any(|(_, copy)| copy.state < ReplicaState::Ready || copy.at_work)
+        self.copies_of(worker).any(|(_, copy)| copy.is_to_do())
     }
 
     /// Returns the leases of windows alone that are not finished.
@@ -472,7 +509,7 @@ impl<P: Plan> Sequencer<P> {
     /// Returns the workers that have leases of windows which they have not finished. They may be named several times.
     pub(crate) fn computing(&self) -> impl Iterator<Item = WorkerId> {
         let all = self.windows.values().flat_map(|held| &held.copies);
-        all.filter(|copy| copy.state < ReplicaState::Ready || copy.at_work).map(|copy| copy.worker)
+        all.filter(|copy| copy.is_to_do()).map(|copy| copy.worker)
     }
 
     /// Returns whether the lease is in force.

@@ -9,6 +9,9 @@ use crate::messages::Report;
 
 /// The most ranks that a message names.
 const NAMED_MAX: usize = 16;
+/// The most awaited ranks that an answer lists: those that a message names, and one that stands for the others. Every
+/// rank of a job is sent this list.
+pub(crate) const AWAITED_MAX: usize = NAMED_MAX + 1;
 
 /// Trouble that may pass.
 #[derive(Clone, Debug, Default)]
@@ -60,7 +63,7 @@ pub(crate) fn replaced(rank: u64, job: &str) -> Report {
 /// Returns the report of a rank with dynamic delivery that waits for `ranks` of `job`.
 pub(crate) fn awaited(job: &str, ranks: &[u64]) -> Report {
     let mut names: Vec<_> = ranks.iter().take(NAMED_MAX).map(u64::to_string).collect();
-    names.extend((ranks.len() > NAMED_MAX).then(|| format!("and {} others", ranks.len() - NAMED_MAX)));
+    names.extend((ranks.len() > NAMED_MAX).then(|| "and others".to_owned()));
     let who = match ranks {
         [rank] => format!("rank {rank} joins"),
         _ => format!("ranks {} join", names.join(", ")),
@@ -100,9 +103,10 @@ mod tests {
 
     #[test]
     fn a_message_names_at_most_16_ranks() {
-        let message = |count| awaited("j", &(0..count).collect::<Vec<_>>()).message;
+        let message = |count: usize| awaited("j", &(0..count as u64).collect::<Vec<_>>()).message;
         assert_eq!(message(1), "the dispatcher assigns no batches of job \"j\" until rank 0 joins");
         assert_eq!(message(2), "the dispatcher assigns no batches of job \"j\" until ranks 0, 1 join");
-        assert!(message(20).ends_with("14, 15, and 4 others join"), "{}", message(20));
+        assert!(message(16).ends_with("14, 15 join"), "{}", message(16));
+        assert!(message(AWAITED_MAX).ends_with("14, 15, and others join"), "{}", message(AWAITED_MAX));
     }
 }

@@ -14,8 +14,8 @@ use datafusion::common::{DFSchema, DataFusionError};
 use forebay_arrays::digest;
 use forebay_protocol::{Build, version};
 
-use super::builder::planner;
 use crate::error::{Error, Result};
+use crate::planner::planner;
 
 /// Packages whose code determines the values of samples.
 const COMPUTING: &[&str] = &[

@@ -9,7 +9,7 @@ use forebay_protocol::{FeedSettings, LengthBuckets};
 use serde::Serialize;
 
 use crate::compile::LookupPlan;
-use crate::feed::Feed;
+use crate::feed::{CacheReport, Feed};
 use crate::pipeline::Pipeline;
 
 /// Displays a field's type: `tensor<uint8>[224, 224, 3]` for tensors, otherwise Arrow's name.
@@ -53,6 +53,9 @@ pub struct Explanation {
     /// The stored bytes of the columns that an epoch reads, and the bytes that it reads, if the format tells. Filters
     /// may skip some.
     pub bytes: Option<(u64, u64)>,
+    /// What the feed keeps, if anything.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache: Option<CacheReport>,
     /// Operators and their versions.
     pub operators: BTreeMap<String, u32>,
     /// The samples' columns and types.
@@ -77,11 +80,12 @@ impl Explanation {
             row_ranges,
             windows,
             bytes: None,
+            cache: None,
             operators: pipeline.operators().clone(),
             columns: pipeline.schema().fields().iter().map(|field| (field.name().clone(), type_name(field))).collect(),
             plan: match feed.lengths() {
-                Some(lengths) => format!("{}{}", lengths.display(), pipeline.stage.display()),
-                None => pipeline.stage.display(),
+                Some(lengths) => format!("{}{}", lengths.display(), feed.shown_stage().display()),
+                None => feed.shown_stage().display(),
             },
         }
     }
@@ -139,6 +143,9 @@ impl fmt::Display for Explanation {
                 "  buckets  by length of {by}: {boundaries} and longer; global steps of {global_batch_size} from one \
                  bucket"
             )?;
+        }
+        if let Some(cache) = &self.cache {
+            cache.fmt(f, &self.table, self.rows)?;
         }
         let operators: Vec<_> = self.operators.iter().map(|(name, version)| format!("{name} v{version}")).collect();
         if !operators.is_empty() {

@@ -30,6 +30,7 @@
 //!
 //! The engine knows neither Flight nor the command line, and writes only through `forebay-storage`.
 
+mod build;
 mod compile;
 mod error;
 mod executor;
@@ -38,6 +39,7 @@ mod feed;
 mod function;
 mod job;
 mod pipeline;
+mod planner;
 mod preview;
 mod session;
 mod table_format;
@@ -46,21 +48,22 @@ mod table_preview;
 mod tables;
 mod tensor_parameter;
 
+pub use build::build;
 pub use error::{Error, ErrorKind, Result};
 pub use explain::{Explanation, type_name};
 pub use feed::{
-    Feed, FeedSpec, LookupSpec, Reader, SnapshotPieces, SnapshotSource, SourceRow, StoreUsage, StoredState,
-    StoredWindow, WindowPlan, WindowRows, WindowStore, operator_differences, operator_versions,
+    CacheReport, Feed, FeedSpec, LookupSpec, Reader, SnapshotPieces, SnapshotSource, SourceRow, StoreUsage,
+    StoredState, StoredWindow, WindowPlan, WindowRows, WindowStore, operator_differences, operator_versions,
 };
 pub use forebay_protocol::{
-    Batch, Boundaries, DeliveryMode, FeedOptions, FeedSettings, JobOptions, LengthBuckets, OnError, OptionKind,
-    OptionSet, OptionSpec, ReadOptions, SessionOptions, Start, Token, WindowKey, parse_bytes,
+    Batch, Boundaries, CacheMode, DeliveryMode, FeedOptions, FeedSettings, JobOptions, LengthBuckets, OnError,
+    OptionKind, OptionSet, OptionSpec, ReadOptions, SessionOptions, Start, Token, WindowKey, parse_bytes,
 };
 pub use function::{BatchFn, CallError, Function};
-pub use job::{Job, JobEstimate, JobProgress, Materialized};
+pub use job::{FilePlan, Job, JobEstimate, JobProgress, JobSpec, Materialized, SharedJob};
 pub use pipeline::Pipeline;
 pub use preview::Preview;
-pub use session::{Broken, Output, Session, SessionBuilder, build};
+pub use session::{Broken, Output, Session, SessionBuilder};
 pub use table_preview::{TablePreview, TableRows};
 
 /// The name closest to a misspelt one, for "did you mean" hints.

@@ -12,7 +12,7 @@ use forebay_sql::{OptionValue, PipelineDefinition, PipelineOption};
 use forebay_storage::Dataset;
 use futures::FutureExt;
 
-use crate::compile::{self, Audience, Lengths, Stage};
+use crate::compile::{self, Audience, Keeping, Lengths, Stage};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A compiled pipeline.
@@ -52,7 +52,7 @@ impl Pipeline {
         let plan = compile::resolved(plan, state)?;
         let table = compile::driving_table(&plan)?;
         let dataset = tables.get(&table).expect("the planner found the table in the same catalog").clone();
-        let stage = compile::compile(&plan, None, true, audience, tables, state).await?;
+        let stage = compile::compile(&plan, None, true, audience, Keeping::Nothing, tables, state).await?;
         if let Some(option) = definition.options.iter().find(|option| option.name == "bucket_by_length") {
             compile::check_length(&stage.schema(), &text(&option.value))
                 .map_err(|error| hinted(refusal(option, error.message()), error.hint()))?;
@@ -141,12 +141,32 @@ impl Pipeline {
             })
         };
         let only = columns.iter().map(place).collect::<Result<Vec<_>>>()?;
+        self.compiled(Some(&only), reads_all, Audience::User, Keeping::Nothing, state)
+    }
+
+    /// The stage that keeps what is the same in every epoch, or all if random calls draw the same in every epoch.
+    pub(crate) fn keeping_stage(&self, keeping: Keeping, state: &SessionState) -> Result<Stage> {
+        self.compiled(None, true, self.audience, keeping, state)
+    }
+
+    fn compiled(
+        &self,
+        only: Option<&[usize]>,
+        reads_all: bool,
+        audience: Audience,
+        keeping: Keeping,
+        state: &SessionState,
+    ) -> Result<Stage> {
         let lookups = self.stage.lookups().map(|lookup| (lookup.table.clone(), lookup.dataset.clone()));
         let tables = lookups.chain([(self.table.clone(), self.dataset.clone())]).collect();
         // As for lengths, planning never waits.
-        let planned =
-            compile::compile(&self.plan, Some(&only), reads_all, Audience::User, &tables, state).now_or_never();
-        planned.ok_or_else(|| Error::new(ErrorKind::Internal, "planning did not complete at once"))?
+        let compiling = compile::compile(&self.plan, only, reads_all, audience, keeping, &tables, state);
+        compiling.now_or_never().ok_or_else(|| Error::new(ErrorKind::Internal, "planning did not complete at once"))?
+    }
+
+    /// The options of its feeds that its `WITH` sets.
+    pub fn feed_options(&self) -> &FeedOptions {
+        &self.feed_options
     }
 
     /// Calls whose results must not be stored: see [`Feed::uncacheable_calls`](crate::Feed::uncacheable_calls).
@@ -154,9 +174,13 @@ impl Pipeline {
         compile::uncacheable_calls(&self.plan).unwrap_or_default()
     }
 
+    /// The functions of the embedding program that it calls, with their versions.
+    pub(crate) fn function_versions(&self) -> BTreeMap<String, Option<String>> {
+        compile::function_versions(&self.plan).unwrap_or_default()
+    }
+
     pub(crate) fn unversioned_functions(&self) -> Vec<String> {
-        let functions = compile::function_versions(&self.plan).unwrap_or_default();
-        functions.into_iter().filter(|(_, version)| version.is_none()).map(|(name, _)| name).collect()
+        self.function_versions().into_iter().filter(|(_, version)| version.is_none()).map(|(name, _)| name).collect()
     }
 
     /// A hash that identifies its query.

@@ -17,7 +17,9 @@ use crate::probe;
 use crate::read_plan::ReadPlan;
 use crate::remote::RemoteReader;
 use crate::status::{not_forebay, sent_error};
-use crate::wire::{FeedMetadata, ReloadCall, ScriptReport, StreamRequest, TraceCall, Traced, actions};
+use crate::wire::{
+    FeedMetadata, JobAnswer, JobCall, ReloadCall, ScriptReport, StreamRequest, TraceCall, Traced, actions,
+};
 
 /// Pause between attempts to connect to a server that is not up yet, and to call one whose connection broke.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
@@ -147,6 +149,26 @@ impl Client {
     pub async fn reload(&mut self, all: bool) -> Result<Vec<ScriptReport>> {
         let body = serde_json::to_vec(&ReloadCall { all }).expect("plain data becomes JSON");
         self.act(Action::new(actions::RELOAD, body)).await
+    }
+
+    /// Has the server's workers write the samples of a pipeline to files, for as long as this is called at least every
+    /// ten seconds. Returns after half a second at the latest.
+    ///
+    /// # Errors
+    /// `Denied` without an operator's token, and for a target that the server does not write to; the job's errors,
+    /// after which the next call begins it again; `Unavailable` if the server does not answer.
+    pub async fn materialize(&mut self, call: &JobCall) -> Result<JobAnswer> {
+        let body = serde_json::to_vec(call).expect("plain data becomes JSON");
+        self.act(Action::new(actions::JOB_SYNC, body)).await
+    }
+
+    /// Turns to the next of several addresses that answers.
+    ///
+    /// # Errors
+    /// `Unavailable` if none does.
+    pub async fn next_server(&mut self) -> Result<()> {
+        *self = Self::connect_from(&self.addresses, self.at + 1, &self.options, Duration::ZERO).await?;
+        Ok(())
     }
 
     fn schema(&self, info: FlightInfo) -> Result<Schema> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow::datatypes::SchemaRef;
 use forebay_delivery::messages::{ReaderSync, Report};
 use forebay_delivery::{Claim, DynamicTrainer, Millis, Trainer, Trouble};
-use forebay_protocol::Error;
+use forebay_protocol::{Error, ErrorKind};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -126,6 +126,11 @@ impl FollowedTrainer {
     pub(crate) fn fail(&self, error: Error) {
         self.state.lock().fatal = Some(error);
         self.moved.notify_one();
+    }
+
+    /// Takes the error of a reader that another process of its rank replaced, or whose job conflicts.
+    pub(crate) fn take_conflict(&self) -> Option<Error> {
+        self.state.lock().fatal.take_if(|error| error.kind() == ErrorKind::Conflict)
     }
 
     pub(crate) fn take_failure(&self) -> Option<Error> {

@@ -36,11 +36,18 @@ pub(crate) fn join(batch: AssembledBatch<Piece>, schema: &SchemaRef) -> Result<B
         0 => RecordBatch::new_empty(SchemaRef::clone(schema)),
         1 => finish_deferred(&records.remove(0), schema)?,
         _ => {
+            // Workers may leave different steps of different windows.
+            let is_one_schema = records.iter().all(|it| it.schema_ref() == records[0].schema_ref());
+            if !is_one_schema {
+                for records in &mut records {
+                    *records = finish_deferred(records, schema)?;
+                }
+            }
             let records = joined(records[0].schema_ref(), &records).map_err(|error| {
                 Error::new(ErrorKind::Exhausted, format!("cannot put a batch together: {error}"))
                     .with_hint("lower the batch size")
             })?;
-            finish_deferred(&records, schema)?
+            if is_one_schema { finish_deferred(&records, schema)? } else { records }
         }
     };
     Ok(Batch { epoch, step, offset: offsets.start, positions: offsets.end - offsets.start, gaps, records, token })

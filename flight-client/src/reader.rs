@@ -85,6 +85,10 @@ impl RankReader {
     async fn advance(&mut self) -> Result<Option<Batch>> {
         loop {
             let followed = &self.follower.followed;
+            // A newer process of the rank reads what is buffered here too.
+            if let Some(error) = followed.take_conflict() {
+                return Err(error);
+            }
             let now = followed.now();
             let (next, is_empty) = followed
                 .with(|trainer| (trainer.next(now), trainer.met_empty_epoch()))

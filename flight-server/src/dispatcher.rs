@@ -10,21 +10,23 @@ use std::time::Duration;
 use forebay_delivery::messages::Report;
 use forebay_delivery::{
     ClaimAnswer, Dispatcher, DispatcherSettings, Millis, ReaderSessions, RefusedReader, Replaced, Status, Unanswered,
-    WorkerId,
+    WorkerId, WritingProgress,
 };
 use forebay_engine::{
-    Error, ErrorKind, Feed, FeedSpec, Result, Session, WindowPlan, build, operator_differences, operator_versions,
+    Error, ErrorKind, Feed, FeedSpec, Job, JobSpec, Result, Session, build, operator_differences, operator_versions,
 };
 use forebay_flight_client::StreamRequest;
 use forebay_flight_client::wire::{ClaimCall, ReaderAnswer, ReaderCall, WorkerAnswer, WorkerCall};
 use forebay_protocol::random_bytes;
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::caller::Pipelines;
 use crate::calls::{CallerId, UnansweredCalls};
 use crate::crash_record::CrashRecord;
+use crate::jobs::LeasedPlan;
 use crate::journal::{FeedReading, Journal};
 use crate::redacted::{NameHash, redacted};
 use crate::ticket::{Signer, TicketClaims};
@@ -32,6 +34,8 @@ use forebay_flight_client::wall_clock::now_unix_seconds;
 
 /// How long a call waits for news.
 const POLL: Duration = Duration::from_millis(500);
+/// The most feeds that are open at a time. A feed without readers is closed after a minute.
+const FEEDS_MAX: usize = 1024;
 /// How often to check for silent peers.
 const TICK: Duration = Duration::from_millis(250);
 /// Lifetime of a ticket. A trainer gets a new one with every answer.
@@ -69,8 +73,10 @@ impl Drop for HangingUp<'_> {
 }
 
 struct DispatcherState {
-    dispatcher: Dispatcher<WindowPlan>,
+    dispatcher: Dispatcher<LeasedPlan>,
+    /// Open feeds, and the feeds of open jobs under the jobs' names.
     feeds: HashMap<Arc<str>, Feed>,
+    jobs: HashMap<Arc<str>, JobSpec>,
     sessions: ReaderSessions,
 }
 
@@ -83,6 +89,7 @@ impl DispatcherService {
             state: Mutex::new(DispatcherState {
                 dispatcher,
                 feeds: HashMap::new(),
+                jobs: HashMap::new(),
                 sessions: ReaderSessions::default(),
             }),
             journal: Mutex::default(),
@@ -100,10 +107,11 @@ impl DispatcherService {
         self.began.elapsed().as_millis() as Millis
     }
 
-    /// Detects silent peers, forever.
-    pub(crate) async fn watch(&self) {
+    /// Detects silent peers, forever, and calls `also` as often.
+    pub(crate) async fn watch(&self, also: impl Fn()) {
         loop {
             sleep(TICK).await;
+            also();
             let (status, failures) = self.act(|DispatcherState { dispatcher, feeds, .. }| {
                 dispatcher.tick(self.now());
                 feeds.retain(|id, _| dispatcher.has_feed(id));
@@ -162,8 +170,8 @@ impl DispatcherService {
             state.sessions.admit(sync, &call.secret_key).map_err(refused)?;
             state.dispatcher.reader_sync(sync, self.now()).map_err(refusal)
         })?;
-        // A new reader tries again what ended earlier processes.
-        if let Some(crashes) = self.crashes.get().filter(|_| sync.seq == 1) {
+        // A new reader tries again what ended earlier processes. Each later claim of a rank has a reader of its own.
+        if let Some(crashes) = self.crashes.get().filter(|_| sync.seq == 1 && !sync.is_later_claim) {
             crashes.forget(&sync.feed, sync.at);
         }
         self.journal.lock().reader(sync);
@@ -241,8 +249,17 @@ impl DispatcherService {
 
     /// Opens the feed of a trainer that is new or came from another dispatcher.
     fn open(&self, request: &StreamRequest, id: &Arc<str>) -> Result<()> {
-        if self.state.lock().dispatcher.has_feed(id) {
-            return Ok(());
+        let open_feeds = {
+            let state = self.state.lock();
+            if state.dispatcher.has_feed(id) {
+                return Ok(());
+            }
+            state.feeds.len()
+        };
+        if open_feeds >= FEEDS_MAX {
+            let message = format!("{FEEDS_MAX} feeds are being read here, and each seed or option makes another feed");
+            return Err(Error::new(ErrorKind::Exhausted, message)
+                .with_hint("wait until some have ended, or read from another dispatcher"));
         }
         let feed = open(&self.session, request, Some(id))?;
         if feed.id() != &**id {
@@ -257,7 +274,7 @@ impl DispatcherService {
         self.journal.lock().opened(id, feed.pipeline());
         let ended = self.crashes.get().map_or(Vec::new(), |crashes| crashes.ended(id));
         self.act(|state| {
-            state.dispatcher.open(id, feed.plan(), self.now());
+            state.dispatcher.open(id, LeasedPlan::Windows(feed.plan()), self.now());
             state.dispatcher.describe(id, about(&feed));
             for (windows, is_alone) in ended {
                 state.dispatcher.remember_loss(id, windows, is_alone);
@@ -267,9 +284,28 @@ impl DispatcherService {
         Ok(())
     }
 
-    /// The spec from which a worker opens a feed.
-    pub(crate) fn spec(&self, id: &str) -> Result<FeedSpec> {
-        Ok(self.feed(id)?.spec())
+    /// The spec from which a worker opens a feed or a job.
+    pub(crate) fn spec(&self, id: &str) -> Result<WorkSpec> {
+        let feed = self.feed(id)?.spec();
+        Ok(WorkSpec { feed, job: self.state.lock().jobs.get(id).cloned() })
+    }
+
+    /// Opens a job until the result is dropped. Workers write its files, except those that are `stored`.
+    pub(crate) fn open_job(self: &Arc<Self>, job: &Job, spec: JobSpec, stored: Vec<u32>) -> OpenJob {
+        let name: Arc<str> = job.name().into();
+        self.journal.lock().opened(&name, job.feed().pipeline());
+        let ended = self.crashes.get().map_or(Vec::new(), |crashes| crashes.ended(&name));
+        self.act(|state| {
+            let plan = LeasedPlan::Files(job.file_plan());
+            state.dispatcher.open_writing(&name, plan, stored, self.now());
+            state.dispatcher.describe(&name, about(job.feed()));
+            for (files, is_alone) in ended {
+                state.dispatcher.remember_loss(&name, files, is_alone);
+            }
+            state.feeds.insert(Arc::clone(&name), job.feed().clone());
+            state.jobs.insert(Arc::clone(&name), spec);
+        });
+        OpenJob { dispatcher: Arc::clone(self), name }
     }
 
     /// An open feed.
@@ -304,6 +340,45 @@ impl DispatcherService {
     /// Whether `worker` is the only worker.
     pub(crate) fn is_alone(&self, worker: WorkerId) -> bool {
         self.status().workers.iter().all(|it| it.worker == worker)
+    }
+}
+
+/// What a worker needs to open a feed, or a job that writes its samples.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct WorkSpec {
+    pub(crate) feed: FeedSpec,
+    pub(crate) job: Option<JobSpec>,
+}
+
+/// A job that is open at a dispatcher.
+pub(crate) struct OpenJob {
+    dispatcher: Arc<DispatcherService>,
+    name: Arc<str>,
+}
+
+impl OpenJob {
+    /// Asks for the job, so that it goes on, and returns how far it is.
+    pub(crate) fn ask(&self) -> Result<WritingProgress> {
+        let progress = self.dispatcher.act(|DispatcherState { dispatcher, .. }| {
+            dispatcher.ask_for_writing(&self.name, self.dispatcher.now());
+            dispatcher.writing_progress(&self.name)
+        });
+        progress.ok_or_else(|| Error::new(ErrorKind::Unavailable, "the job was closed"))
+    }
+
+    /// Waits until anything changes.
+    pub(crate) async fn changed(&self) {
+        self.dispatcher.changed.notified().await;
+    }
+}
+
+impl Drop for OpenJob {
+    fn drop(&mut self) {
+        self.dispatcher.act(|state| {
+            state.dispatcher.close_writing(&self.name);
+            state.feeds.remove(&self.name);
+            state.jobs.remove(&self.name);
+        });
     }
 }
 

@@ -34,6 +34,7 @@ impl Service {
             address: "http://127.0.0.1:1".to_owned(),
             dispatchers: String::new(),
             scripts: None,
+            jobs: None,
         };
         Ok(Self(ProcessService::new(session, roles, Arc::default(), ConnectOptions::default())))
     }

@@ -346,6 +346,7 @@ mod tests {
             window_ms: 0,
             readers: readers.collect(),
             jobs: Vec::new(),
+            writing: None,
         };
         Status { feeds: vec![feed], ..Status::default() }
     }

@@ -48,11 +48,13 @@ mod certificate;
 mod crash_record;
 mod dispatcher;
 mod encode;
+mod file_tasks;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
 mod health_service;
 mod in_process;
+mod jobs;
 mod journal;
 mod limits;
 mod listen;

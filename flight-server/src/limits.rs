@@ -3,7 +3,7 @@
 //! A pipeline's own options, and those of `forebay run`, are the operator's business. A client's could take any memory
 //! of a server that others use too.
 
-use forebay_engine::{Error, ErrorKind, OnError, Result};
+use forebay_engine::{CacheMode, Error, ErrorKind, OnError, Result};
 use forebay_flight_client::StreamRequest;
 
 use crate::caller::Caller;
@@ -37,6 +37,12 @@ pub(crate) fn check(request: &StreamRequest, caller: Caller) -> Result<()> {
         return Err(Error::new(ErrorKind::Denied, message)
             .with_hint("use \"skip\", or ask the server's operator to write it into the pipeline's WITH"));
     }
+    // The cache writes files there too.
+    if request.cache.is_some_and(|cache| cache != CacheMode::None) && matches!(caller, Caller::Reader(_)) {
+        let message = "\"cache\" writes files on the server, which a trainer may not do";
+        return Err(Error::new(ErrorKind::Denied, message)
+            .with_hint("ask the server's operator to write it into the pipeline's WITH"));
+    }
     Ok(())
 }
 
@@ -63,5 +69,9 @@ mod tests {
         let quarantine = || StreamRequest { on_error: Some(OnError::Quarantine), ..request() };
         assert_eq!(check(quarantine(), READER), Err(ErrorKind::Denied));
         assert_eq!(check(quarantine(), Caller::Worker), Ok(()));
+        let cache = |cache| StreamRequest { cache: Some(cache), ..request() };
+        assert_eq!(check(cache(CacheMode::Prefix), READER), Err(ErrorKind::Denied));
+        assert_eq!(check(cache(CacheMode::None), READER), Ok(()));
+        assert_eq!(check(cache(CacheMode::Full), Caller::Worker), Ok(()));
     }
 }

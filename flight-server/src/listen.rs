@@ -35,7 +35,8 @@ use crate::tls::ServerTls;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// After the first bytes, a connection has this many times [`PATIENCE`] to make a request that is accepted.
 const ADMISSION_FACTOR: u32 = 3;
-/// Concurrent TLS handshakes. Further connections wait in the listener's queue.
+/// Concurrent TLS handshakes. One address may have half of them, and its further connections are closed. Those of
+/// others wait in the listener's queue.
 const HANDSHAKES_MAX: usize = 1024;
 /// Pause after a failure that will not pass by itself, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -62,6 +63,7 @@ struct Listening {
     identification: Identification,
     patience: Duration,
     slots: Slots,
+    handshaking: Slots,
     /// Aborted when the listener is dropped.
     handshakes: JoinSet<Option<Connection>>,
 }
@@ -74,8 +76,9 @@ pub(crate) fn connections(
     identification: Identification,
     patience: Duration,
 ) -> impl Stream<Item = io::Result<Connection>> {
-    let listening =
-        Listening { listener, local, identification, patience, slots: Slots::of_process(), handshakes: JoinSet::new() };
+    let (slots, handshaking) = (Slots::of_process(), Slots::new(HANDSHAKES_MAX));
+    let handshakes = JoinSet::new();
+    let listening = Listening { listener, local, identification, patience, slots, handshaking, handshakes };
     stream::unfold(listening, |mut listening| async move {
         let connection = listening.next().await;
         Some((Ok(connection), listening))
@@ -108,8 +111,13 @@ impl Listening {
                         *asks_user && tcp.local_addr().is_ok_and(|server| peer_user::is_own(peer, server));
                     let known = Peer { address: Some(peer), is_own_user, ..Peer::default() };
                     let Some(tls) = tls.clone() else { return Connection::new(tcp, known, slot, self.patience) };
+                    let Some(handshaking) = self.handshaking.take(Some(peer.ip())) else {
+                        tracing::debug!(%peer, "a connection is closed: its address has too many TLS handshakes");
+                        continue;
+                    };
                     let (failed, patience) = (Arc::clone(failed), self.patience);
                     self.handshakes.spawn(async move {
+                        let _handshaking = handshaking;
                         let stream = handshake(&tls.acceptor(), tcp, peer, patience, &failed).await?;
                         // The client's own certificate is the first.
                         let own = stream.get_ref().1.peer_certificates().and_then(|certificates| certificates.first());

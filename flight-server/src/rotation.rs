@@ -72,6 +72,11 @@ impl Watched {
         Self { paths, seen, read: Box::new(read), failure: None }
     }
 
+    /// Reads the files, which may have changed between their first reading and `new`.
+    fn catch_up(&mut self) {
+        self.failure = (self.read)().err().map(|error| error.to_string());
+    }
+
     /// Reads the files if they changed since the last look, if they could not be used then, or if `is_asked`.
     fn look(&mut self, is_asked: bool, state: &RotationState) {
         // Before reading: what changes later is found by the next look.
@@ -127,7 +132,9 @@ impl Rotation {
         let of_tls = tls.cloned().map(|tls| Watched::new(tls.paths(), move || tls.read_again()));
         let of_tokens = tokens.into_iter().cloned();
         let of_tokens = of_tokens.map(|tokens| Watched::new(vec![tokens.path()], move || tokens.read_again()));
-        let watched = of_tls.into_iter().chain(of_tokens).collect();
+        let mut watched: Vec<Watched> = of_tls.into_iter().chain(of_tokens).collect();
+        // Opening the scripts may have taken minutes since the files were first read.
+        watched.iter_mut().for_each(Watched::catch_up);
         Self { watched, tls: tls.cloned(), ca, state, warned: None }
     }
 

@@ -20,6 +20,7 @@ use crate::crash_record::CrashRecord;
 use crate::dispatcher::DispatcherService;
 use crate::encode::RawBodyService;
 use crate::health_service::HealthService;
+use crate::jobs::Jobs;
 use crate::listen::{self, Identification, connections};
 use crate::logins::FailedLogins;
 use crate::metrics::health::Health;
@@ -83,6 +84,8 @@ pub struct Roles {
     pub connect: ConnectOptions,
     /// The scripts behind the session of a dispatcher, if they can be opened again.
     pub scripts: Option<Arc<dyn Scripts>>,
+    /// The folders and URLs below which operators may have a dispatcher's workers write files.
+    pub writable: Vec<String>,
 }
 
 impl Default for Roles {
@@ -96,6 +99,7 @@ impl Default for Roles {
             drain_timeout: None,
             connect,
             scripts: None,
+            writable: Vec::new(),
         }
     }
 }
@@ -239,8 +243,18 @@ impl Server {
         // Dropped, and so ended, with this function.
         let _measuring = std::mem::take(&mut self.measuring);
         let scripts = roles.scripts.clone();
-        let process =
-            ProcessRoles { dispatcher: dispatcher.clone(), worker: worker.clone(), address, dispatchers, scripts };
+        let jobs = match &dispatcher {
+            Some(_) => Some(Arc::new(Jobs::new(Arc::clone(&session), &roles.writable)?)),
+            None => None,
+        };
+        let process = ProcessRoles {
+            dispatcher: dispatcher.clone(),
+            worker: worker.clone(),
+            address,
+            dispatchers,
+            scripts,
+            jobs: jobs.clone(),
+        };
         let service = ProcessService::new(session, process, streams, roles.connect);
         let (drained, is_drained) = tokio::sync::oneshot::channel::<()>();
         let draining = worker.clone();
@@ -254,9 +268,9 @@ impl Server {
             }
         };
         let watching = async {
-            match &dispatcher {
-                Some(dispatcher) => dispatcher.watch().await,
-                None => std::future::pending().await,
+            match (&dispatcher, &jobs) {
+                (Some(dispatcher), Some(jobs)) => dispatcher.watch(|| jobs.stop_forgotten()).await,
+                _ => std::future::pending().await,
             }
         };
         let computing = async {

@@ -11,8 +11,10 @@ use arrow_flight::{
 use arrow_ipc::writer::IpcWriteOptions;
 use forebay_delivery::{Start, Status as ClusterStatus};
 use forebay_diagnostics::shortened;
-use forebay_engine::{DeliveryMode, Error, ErrorKind, Feed, FeedOptions, OnError, ReadOptions, Session};
-use forebay_flight_client::wire::{ClaimCall, ReaderCall, ReloadCall, TraceCall, Traced, WindowRequest, actions};
+use forebay_engine::{CacheMode, DeliveryMode, Error, ErrorKind, Feed, FeedOptions, OnError, ReadOptions, Session};
+use forebay_flight_client::wire::{
+    ClaimCall, JobCall, ReaderCall, ReloadCall, TraceCall, Traced, WindowRequest, actions,
+};
 use forebay_flight_client::{ConnectOptions, ReadPlan, RemoteReader, StreamRequest};
 use forebay_protocol::{VERSION_HEADER, version};
 use futures::stream::{self, BoxStream};
@@ -24,6 +26,7 @@ use tonic::{Request, Response, Status, Streaming};
 use crate::caller::{Caller, Pipelines, Proof};
 use crate::dispatcher::{self, DispatcherService};
 use crate::in_process::{Here, metadata};
+use crate::jobs::Jobs;
 use crate::metrics::streams::StreamCounts;
 use crate::scripts::Scripts;
 use crate::status::{failure, status, unsendable_schema};
@@ -51,6 +54,8 @@ pub(crate) struct ProcessRoles {
     pub(crate) dispatchers: String,
     /// The scripts behind the session.
     pub(crate) scripts: Option<Arc<dyn Scripts>>,
+    /// Of a dispatcher.
+    pub(crate) jobs: Option<Arc<Jobs>>,
 }
 
 /// What a request's sender may do.
@@ -109,6 +114,7 @@ impl ProcessService {
         // Opening a feed with options out of bounds may already take any memory.
         limits::check(request, permit.caller).map_err(|error| status(&error))?;
         permit.pipelines.check(&request.pipeline)?;
+        self.check_seed(request, permit)?;
         let of_token = match &request.from {
             Start::Token(token) => Some(&*token.feed),
             Start::Offset { .. } => None,
@@ -127,15 +133,35 @@ impl ProcessService {
         Ok((feed, positions))
     }
 
+    /// Refuses a reader a seed of its own, if the server would keep all results for each seed.
+    fn check_seed(&self, request: &StreamRequest, permit: &Permit) -> Result<(), Status> {
+        let Ok(pipeline) = self.session.pipeline(&request.pipeline) else { return Ok(()) };
+        let own = pipeline.feed_options();
+        let is_own = request.seed.is_none_or(|seed| seed == own.seed.unwrap_or_default());
+        let is_full = request.feed_options().cache_mode(own) == CacheMode::Full;
+        if is_own || !is_full || !matches!(permit.caller, Caller::Reader(_)) {
+            return Ok(());
+        }
+        let message = format!(
+            "pipeline \"{}\" keeps its random results on the server, for the seed {} only",
+            request.pipeline,
+            own.seed.unwrap_or_default()
+        );
+        let hint = "leave out \"seed\", or ask the server's operator for cache = 'prefix'";
+        Err(status(&Error::new(ErrorKind::Denied, message).with_hint(hint)))
+    }
+
     /// Refuses a reader a feed of a pipeline that its token is not for.
     fn check_feed(&self, request: &StreamRequest, feed: &str, permit: &Permit) -> Result<(), Status> {
         permit.check_version()?;
         permit.pipelines.check(&request.pipeline)?;
+        self.check_seed(request, permit)?;
         // The request may name another pipeline than the feed's.
-        match self.dispatcher()?.feed(feed) {
-            Ok(feed) => permit.pipelines.check(feed.pipeline()),
-            Err(_) => Ok(()),
-        }
+        let Ok(open) = self.dispatcher()?.feed(feed) else { return Ok(()) };
+        let refusal = permit.pipelines.check(open.pipeline());
+        // Two pipelines with equal queries have one feed, under the name of the one that opened it.
+        let is_also = || dispatcher::open(&self.session, request, Some(feed)).is_ok_and(|opened| opened.id() == feed);
+        if refusal.is_err() && is_also() { Ok(()) } else { refusal }
     }
 
     /// The part of the dispatcher's status that the caller may see: all of it for the server's own user, who could read
@@ -386,13 +412,29 @@ impl FlightService for ProcessService {
                 let call: ReaderCall = read(&body)?;
                 self.check_feed(&call.request, &call.sync.feed, &permit)?;
                 limits::check(&call.request, caller).map_err(|error| status(&error))?;
-                answer(&dispatcher.reader_sync(call).await)
+                let (request, feed) = (call.request.clone(), Arc::clone(&call.sync.feed));
+                let answered = dispatcher.reader_sync(call).await;
+                // Another client may have opened the feed in between.
+                self.check_feed(&request, &feed, &permit)?;
+                answer(&answered)
             }
             actions::CLAIM_SYNC => {
                 let call: ClaimCall = read(&body)?;
                 self.check_feed(&call.request, &call.message.feed, &permit)?;
                 limits::check(&call.request, caller).map_err(|error| status(&error))?;
-                answer(&dispatcher.claim_sync(call).await)
+                let (request, feed) = (call.request.clone(), Arc::clone(&call.message.feed));
+                let answered = dispatcher.claim_sync(call).await;
+                self.check_feed(&request, &feed, &permit)?;
+                answer(&answered)
+            }
+            actions::JOB_SYNC => {
+                caller.check_operator()?;
+                let call: JobCall = read(&body)?;
+                permit.check_version()?;
+                permit.pipelines.check(&call.request.pipeline)?;
+                limits::check(&call.request, caller).map_err(|error| status(&error))?;
+                let jobs = self.roles.jobs.as_ref().ok_or_else(|| failure(ErrorKind::Internal, "no jobs"))?;
+                answer(&jobs.ask(dispatcher, call).await)
             }
             actions::FEED_SPEC => answer(&dispatcher.spec(&read::<String>(&body)?)),
             actions::FEED_TRACE => answer(&self.trace(read(&body)?, &permit).await?),
@@ -410,11 +452,12 @@ impl FlightService for ProcessService {
         let actions = [
             (actions::STATUS, "Feeds, workers and readers, as JSON"),
             (actions::RELOAD, "Opens scripts again that changed, for an operator"),
+            (actions::JOB_SYNC, "A job that writes samples to files to how far it is, for an operator"),
             (actions::READER_SYNC, "A trainer's state to its next routes"),
             (actions::CLAIM_SYNC, "A rank's claims to those it may take next"),
             (actions::WORKER_SYNC, "A worker's state to the windows it should hold"),
             (actions::FEED_TRACE, "Samples to their source files and rows"),
-            (actions::FEED_SPEC, "A feed's id to what a worker needs to compute it"),
+            (actions::FEED_SPEC, "The id of a feed or a job to what a worker needs for it"),
             (actions::SNAPSHOT, "A snapshot that a feed reads to its text, in pieces"),
         ];
         let actions = actions.map(|(name, text)| Ok(ActionType { r#type: name.into(), description: text.into() }));

@@ -41,7 +41,7 @@ impl Slots {
         Self::new(most.clamp(CONNECTIONS_MIN, CONNECTIONS_MAX))
     }
 
-    fn new(most: usize) -> Self {
+    pub(crate) fn new(most: usize) -> Self {
         Self { taken: Arc::default(), most }
     }
 

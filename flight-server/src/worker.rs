@@ -8,7 +8,7 @@ use std::time::Duration;
 use forebay_delivery::messages::{HeldState, StoreWait, WorkerSync};
 use forebay_delivery::{WindowKey, Worker, WorkerAction, WorkerId, WorkerProfile};
 use forebay_engine::{
-    Error, ErrorKind, Feed, FeedSpec, Result, Session, SnapshotPieces, SnapshotSource, StoreUsage, StoredState,
+    Error, ErrorKind, Feed, Result, Session, SharedJob, SnapshotPieces, SnapshotSource, StoreUsage, StoredState,
     StoredWindow, WindowStore, build, operator_versions,
 };
 use forebay_flight_client::DispatcherClient;
@@ -22,7 +22,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::crash_record::CrashRecord;
-use crate::dispatcher::DispatcherService;
+use crate::dispatcher::{DispatcherService, WorkSpec};
+use crate::file_tasks::FileTasks;
 use crate::metrics::worker_counts::WorkerMetrics;
 use crate::ticket::{PublicKey, Verifier};
 use crate::transport::{SliceSender, WindowSlice};
@@ -57,7 +58,7 @@ impl Link {
         }
     }
 
-    async fn spec(&self, feed: &str) -> Result<FeedSpec> {
+    async fn spec(&self, feed: &str) -> Result<WorkSpec> {
         match self {
             Self::Here(dispatcher) => dispatcher.spec(feed),
             Self::There(dispatcher) => dispatcher.call(actions::FEED_SPEC, &feed).await,
@@ -176,9 +177,9 @@ impl WorkerService {
 
     async fn slice(&self, request: &WindowRequest) -> Result<WindowSlice> {
         let window = self.window(request)?;
-        let schema = window.schema();
         let counted = self.metrics.stream(&request.feed);
-        let pieces = window.read(request.slice, request.from_row).await?;
+        let pieces = Arc::clone(&window).read(request.slice, request.from_row).await?;
+        let schema = window.schema();
         let pieces = pieces.inspect_ok(move |piece| counted.sent(&piece.records));
         Ok(WindowSlice { schema, pieces: pieces.boxed() })
     }
@@ -213,6 +214,7 @@ impl WorkerService {
             all: HashMap::new(),
             opening: JoinSet::new(),
             refused: Vec::new(),
+            files: FileTasks::default(),
         };
         let mut calls = FuturesUnordered::new();
         let (mut pause, mut busy, mut drain_until) = (Instant::now(), Instant::now(), None);
@@ -221,7 +223,7 @@ impl WorkerService {
             // A dispatcher in this process answers at once. This loop, while it has news, must not keep the rest of the
             // server's task from being polled: the part that accepts connections.
             tokio::task::yield_now().await;
-            has_news |= self.take_stock();
+            has_news |= self.take_stock(&feeds.files);
             feeds.retry();
             if drain_until.is_some_and(|until| Instant::now() >= until || self.machine.lock().is_empty()) {
                 return self.leave(&link).await;
@@ -274,6 +276,7 @@ impl WorkerService {
                         self.opened(id, opened, &mut feeds);
                     }
                 }
+                Some((key, state)) = feeds.files.next() => has_news |= self.written(&key, state),
                 () = self.store.changed() => {}
                 () = self.draining.notified() => {
                     let windows = self.machine.lock().leases().len();
@@ -314,12 +317,13 @@ impl WorkerService {
             match action {
                 WorkerAction::Start(key) => {
                     self.metrics.leased(&key);
-                    if let Some(feed) = feeds.wanted(&key) {
-                        self.start(&feed, &key);
+                    if let Some(work) = feeds.wanted(&key) {
+                        self.start(&work, &key, &mut feeds.files);
                     }
                 }
                 WorkerAction::Drop(key) => {
                     feeds.unwanted(&key);
+                    feeds.files.cancel(&key);
                     self.metrics.dropped(&key);
                     self.store.drop_window(&key);
                 }
@@ -344,21 +348,38 @@ impl WorkerService {
         !order.is_empty()
     }
 
-    fn start(&self, feed: &Feed, key: &WindowKey) {
+    fn start(&self, work: &Work, key: &WindowKey, files: &mut FileTasks) {
         tracing::debug!(feed = %key.0, epoch = key.1.epoch, window = key.1.index, "window leased");
-        self.store.start(feed, key.1);
+        match work {
+            Work::Feed(feed) => self.store.start(feed, key.1),
+            Work::Job(job) => {
+                files.start(job, key);
+                self.machine.lock().report(key, HeldState::Computing, true);
+            }
+        }
+    }
+
+    /// Handles the end of the task that wrote a file. Returns whether there is news for the dispatcher.
+    fn written(&self, key: &WindowKey, state: HeldState) -> bool {
+        let (job, file) = (&*key.0, key.1.index);
+        match &state {
+            HeldState::Stored { rows, bytes } => tracing::debug!(job, file, rows, bytes, "file stored"),
+            HeldState::Failed(report) => tracing::warn!(job, file, error = report.message, "file failed"),
+            _ => {}
+        }
+        self.machine.lock().report(key, state, false)
     }
 
     /// Handles the result of opening a feed.
-    fn opened(&self, id: Arc<str>, opened: Result<Feed>, feeds: &mut Feeds) {
+    fn opened(&self, id: Arc<str>, opened: Result<Work>, feeds: &mut Feeds) {
         let Some(Opening::Under(keys)) = feeds.all.remove(&id) else { return };
         match opened {
-            Ok(feed) => {
+            Ok(work) => {
                 self.machine.lock().forgive(&id);
-                tracing::info!(feed = %id, pipeline = feed.pipeline(), "feed opened");
-                self.metrics.opened(&id, feed.pipeline());
-                keys.iter().for_each(|key| self.start(&feed, key));
-                feeds.all.insert(id, Opening::Done { feed, used: Instant::now() });
+                tracing::info!(feed = %id, pipeline = work.pipeline(), "feed opened");
+                self.metrics.opened(&id, work.pipeline());
+                keys.iter().for_each(|key| self.start(&work, key, &mut feeds.files));
+                feeds.all.insert(id, Opening::Done { work, used: Instant::now() });
             }
             // The dispatcher is down or was restarted: the leases still stand, or will be revoked.
             Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::NotFound) => {
@@ -376,11 +397,12 @@ impl WorkerService {
     }
 
     /// Reports the state of each window to the machine. Returns whether there is news for the dispatcher.
-    fn take_stock(&self) -> bool {
+    fn take_stock(&self, files: &FileTasks) -> bool {
         let mut has_news = false;
         let states = self.store.states();
         if let Some(crashes) = self.crashes.get() {
-            let at_work = states.iter().filter(|(_, _, at_work)| *at_work).map(|(key, ..)| key.clone()).collect();
+            let at_work = states.iter().filter(|(_, _, at_work)| *at_work).map(|(key, ..)| key);
+            let at_work = at_work.chain(files.running()).cloned().collect();
             let is_next = |(_, state, at_work): &&_| matches!(state, StoredState::Computing) && !at_work;
             let next: HashSet<&WindowKey> = states.iter().filter(is_next).map(|(key, ..)| key).collect();
             let leases = self.machine.lock().leases().to_vec();
@@ -439,26 +461,44 @@ struct Feeds {
     session: Arc<Session>,
     link: Arc<Link>,
     all: HashMap<Arc<str>, Opening>,
-    opening: JoinSet<(Arc<str>, Result<Feed>)>,
+    opening: JoinSet<(Arc<str>, Result<Work>)>,
     /// Feeds that cannot be computed here, and when they were refused.
     refused: Vec<(Arc<str>, Instant)>,
+    /// The files of jobs that are being written.
+    files: FileTasks,
+}
+
+/// What is leased: windows of a feed, or files of a job.
+#[derive(Clone)]
+enum Work {
+    Feed(Feed),
+    Job(Arc<SharedJob>),
+}
+
+impl Work {
+    fn pipeline(&self) -> &str {
+        match self {
+            Self::Feed(feed) => feed.pipeline(),
+            Self::Job(job) => job.pipeline(),
+        }
+    }
 }
 
 enum Opening {
     /// These windows wait for the feed.
     Under(Vec<WindowKey>),
     Done {
-        feed: Feed,
+        work: Work,
         /// When a window of it was last leased.
         used: Instant,
     },
 }
 
 impl Feeds {
-    /// The feed of a window to start; `None` if it is not open yet.
-    fn wanted(&mut self, key: &WindowKey) -> Option<Feed> {
+    /// The feed or job of a window to start; `None` if it is not open yet.
+    fn wanted(&mut self, key: &WindowKey) -> Option<Work> {
         match self.all.get_mut(&key.0) {
-            Some(Opening::Done { feed, .. }) => return Some(feed.clone()),
+            Some(Opening::Done { work, .. }) => return Some(work.clone()),
             Some(Opening::Under(keys)) => keys.push(key.clone()),
             None => self.open(&key.0, vec![key.clone()]),
         }
@@ -472,7 +512,11 @@ impl Feeds {
         self.opening.spawn(async move {
             let opened = async {
                 let spec = link.spec(&id).await?;
-                session.open_spec(&spec, &SnapshotsOf { link: &link, feed: &id }).await
+                let feed = session.open_spec(&spec.feed, &SnapshotsOf { link: &link, feed: &id }).await?;
+                Ok(match &spec.job {
+                    Some(job) => Work::Job(Arc::new(SharedJob::open(feed, job)?)),
+                    None => Work::Feed(feed),
+                })
             };
             let opened = opened.await;
             if opened.is_err() {

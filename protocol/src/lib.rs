@@ -37,8 +37,8 @@ pub use error::{Error, ErrorKind, Result};
 pub use forebay_delivery::{Start, Token, WindowKey};
 pub use length_buckets::{Boundaries, LengthBuckets, check_global_batch_size};
 pub use options::{
-    DeliveryMode, EPOCHS_MAX, FeedOptions, FeedSettings, JobOptions, OFFSET_MAX, OnError, OptionKind, OptionSet,
-    OptionSpec, ReadDefaults, ReadOptions, Scope, SessionOptions,
+    CacheMode, DeliveryMode, EPOCHS_MAX, FeedOptions, FeedSettings, JobOptions, OFFSET_MAX, OnError, OptionKind,
+    OptionSet, OptionSpec, ReadDefaults, ReadOptions, Scope, SessionOptions,
 };
 pub use random::{random_bytes, random_id};
 pub use size::parse_bytes;

@@ -8,11 +8,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use forebay_delivery::messages::{ReaderReply, ReaderSync, WorkerReply, WorkerSync};
-use forebay_delivery::{ClaimMessage, Slice, WindowId};
+use forebay_delivery::{ClaimMessage, Slice, WindowId, WritingProgress};
 use serde::{Deserialize, Serialize};
 
 use crate::batch::Batch;
 use crate::build::Build;
+use crate::options::JobOptions;
 pub use crate::options::StreamRequest;
 
 fn is_zero(number: &u64) -> bool {
@@ -88,7 +89,9 @@ pub mod actions {
     pub const READER_SYNC: &str = "reader.sync";
     /// [`ClaimCall`](super::ClaimCall) to [`ClaimAnswer`](forebay_delivery::ClaimAnswer).
     pub const CLAIM_SYNC: &str = "claim.sync";
-    /// A feed's id to the feed's spec.
+    /// A [`JobCall`](super::JobCall) to a [`JobAnswer`](super::JobAnswer).
+    pub const JOB_SYNC: &str = "job.sync";
+    /// A feed's id to what a worker needs to compute it, or a job's to what a worker needs to write its files.
     pub const FEED_SPEC: &str = "feed.spec";
     /// A [`SnapshotCall`](super::SnapshotCall) to the text of a snapshot, with one answer per piece.
     pub const SNAPSHOT: &str = "snapshot";
@@ -128,6 +131,54 @@ pub enum Traced {
     Step(u64),
     /// The samples with these offsets.
     Offsets(Range<u64>),
+}
+
+/// Asks for a job that writes the samples of a pipeline to files. It goes on for as long as clients ask for it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JobCall {
+    /// The pipeline, and the options of its feed.
+    pub request: StreamRequest,
+    /// The folder or URL to write to, as the server sees it.
+    pub to: String,
+    /// How the files are written.
+    pub options: JobOptions,
+}
+
+/// How far a job is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum JobAnswer {
+    /// Nothing is written yet: the feed is being opened, or another process works on the job.
+    Waiting,
+    /// Workers write its files.
+    Writing(WritingProgress),
+    /// It is committed.
+    Done(JobResult),
+}
+
+/// The result of a job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JobResult {
+    /// The folder, as an absolute path or URL.
+    pub url: String,
+    /// The job's id.
+    pub job: String,
+    /// Whether an earlier run wrote the files.
+    pub found: bool,
+    /// The number of files.
+    pub files: usize,
+    /// Source rows that were read, including those that the query's filters left out.
+    pub source_rows: u64,
+    /// Samples in all files.
+    pub rows: u64,
+    /// Rows that could not be computed, and are left out.
+    pub bad_rows: u64,
+    /// Bytes of all files.
+    pub bytes: u64,
+    /// The folder of the record of bad rows, if there are any and the feed keeps one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quarantine: Option<String>,
 }
 
 /// Asks a server to open its scripts again.

@@ -37,8 +37,8 @@ pub(crate) fn content_id(
     hash.number(schema.fields().len() as u64);
     schema.fields().iter().for_each(|field| hash.field(field));
     hash.number(files.len() as u64);
-    // Two locations may hold the same files under different names.
-    if format.descriptor().names_are_data {
+    // Two locations may hold the same files under different names, which may be a column.
+    if format.descriptor().names_are_data || has_path_column {
         hash.text(first_name);
     }
     for file in files {

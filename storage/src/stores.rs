@@ -138,6 +138,14 @@ impl Stores {
         Self { shared: Arc::new(shared), base: self.base.clone() }
     }
 
+    /// A path or URL as this process names it: absolute, and without parts such as `.`.
+    ///
+    /// # Errors
+    /// `Invalid` for a scheme that is not supported, and for a path that is not a name in a store.
+    pub fn absolute(&self, url: &str) -> Result<String> {
+        Ok(self.locate(url)?.display())
+    }
+
     pub(crate) fn locate(&self, url: &str) -> Result<StoreLocation> {
         let Some((scheme, rest)) = url.split_once("://") else {
             return self.file_location(url, FsPath::new(url));

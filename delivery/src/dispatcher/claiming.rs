@@ -17,7 +17,7 @@
 use std::collections::BTreeMap;
 
 use super::group::{Group, GroupKey};
-use super::{Dispatcher, computing};
+use super::{Dispatcher, computing, writing};
 use crate::claim_messages::{ClaimAnswer, ClaimMessage};
 use crate::claims::Claims;
 use crate::clock::Millis;
@@ -29,6 +29,8 @@ use crate::trouble::replaced;
 use crate::window::Plan;
 
 const WORLD_SIZE_MAX: u64 = sessions::RANKS_MAX;
+/// The most jobs of a feed with dynamic delivery. A job that is silent is forgotten after a minute.
+pub(super) const JOBS_MAX: usize = if cfg!(test) { 64 } else { 256 };
 
 /// Why a rank's message about its claims gets no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +44,8 @@ pub enum Unanswered {
         /// The job's name.
         job: String,
     },
+    /// The feed has as many jobs as it may have.
+    TooManyJobs,
     /// The feed was closed.
     Gone,
 }
@@ -56,6 +60,9 @@ impl Unanswered {
         let (kind, message) = match self {
             Self::Invalid(message) => (ErrorKind::Invalid, message.clone()),
             Self::Replaced { rank, job } => return replaced(*rank, job),
+            Self::TooManyJobs => {
+                (ErrorKind::Exhausted, format!("the feed is read by {JOBS_MAX} jobs with dynamic delivery already"))
+            }
             Self::Gone => (ErrorKind::Unavailable, "the feed was closed".to_owned()),
         };
         Report { kind, message, hint: None, retry: false }
@@ -71,6 +78,9 @@ impl<P: Plan> Dispatcher<P> {
         self.tick(now);
         let (reader, era) = (self.number(), self.number());
         let Some(feed) = self.feeds.get_mut(&message.feed) else { return Ok(()) };
+        if feed.writing.is_some() {
+            return Err(Unanswered::Invalid(writing::not_a_feed(&message.feed).message));
+        }
         feed.last_read = now;
         let ClaimMessage { rank, world_size, session, seq, known, .. } = *message;
         if rank >= world_size || world_size > WORLD_SIZE_MAX {
@@ -83,7 +93,11 @@ impl<P: Plan> Dispatcher<P> {
         if !message.is_sane(feed.sequencer.plan()) && holds(Rule::ClaimsFitTheFeed) {
             return Err(Unanswered::Invalid("the claims do not fit this feed".to_owned()));
         }
-        let group = feed.groups.entry(GroupKey::of(message)).or_insert_with(|| Group {
+        let key = GroupKey::of(message);
+        if feed.groups.len() >= JOBS_MAX && !feed.groups.contains_key(&key) {
+            return Err(Unanswered::TooManyJobs);
+        }
+        let group = feed.groups.entry(key).or_insert_with(|| Group {
             claims: Claims::new(&message.claims),
             reader,
             at: None,

@@ -7,11 +7,25 @@ use super::group::{Group, GroupKey, JobStatus};
 use crate::clock::Millis;
 use crate::error::ErrorKind;
 use crate::messages::{Report, Route};
-use crate::sequencer::{Event, LeaseId, Sequencer, WorkerId};
+use crate::rules::{Rule, holds};
+use crate::sequencer::{Event, LeaseId, ReaderId, Sequencer, WorkerId};
 use crate::window::{Plan, WindowId};
 
 /// A rank that has not asked for longer is taken to ask another dispatcher.
 const ASKED_MS: Millis = 1_500;
+
+/// The sequencer's only reader of a job: the next file to store is its current window.
+pub(super) const WRITER: ReaderId = 0;
+pub(super) const FIRST: WindowId = WindowId { epoch: 0, index: 0 };
+
+/// What an open feed has that is a job.
+#[derive(Debug, Default)]
+pub(super) struct Writing {
+    /// Whether somebody asks for it, so that its files are leased.
+    pub(super) is_asked_for: bool,
+    /// Samples and bytes that workers reported as stored.
+    pub(super) stored: [u64; 2],
+}
 
 /// A feed that the dispatcher has open.
 #[derive(Debug)]
@@ -28,6 +42,8 @@ pub(super) struct OpenFeed<P> {
     pub(super) fence: Fence,
     /// Jobs with dynamic delivery.
     pub(super) groups: BTreeMap<GroupKey, Group>,
+    /// Of a job that writes files.
+    pub(super) writing: Option<Writing>,
     /// A description of the feed's pipeline, for errors.
     pub(super) about: String,
 }
@@ -66,6 +82,7 @@ impl<P: Plan> OpenFeed<P> {
             last_read: now,
             fence: Fence::default(),
             groups: BTreeMap::new(),
+            writing: None,
             about: String::new(),
         }
     }
@@ -190,6 +207,37 @@ impl<P: Plan> OpenFeed<P> {
         self.fence.discount_pause(still);
         self.granted.values_mut().for_each(|granted| *granted += still);
         self.groups.values_mut().for_each(|group| group.contact += still);
+        if self.writing.is_some() {
+            self.last_read += still;
+        }
+    }
+}
+
+impl<P: Plan> OpenFeed<P> {
+    /// Takes the report of a stored file. It counts whatever became of its lease: the file is in the target.
+    pub(super) fn stored(&mut self, window: WindowId, lease: LeaseId, [rows, bytes]: [u64; 2], now: Millis) {
+        let is_file = window.epoch == 0 && self.sequencer.plan().has(window, 1);
+        let Some(writing) = self.writing.as_mut().filter(|_| is_file) else { return };
+        if self.sequencer.is_stored(window) {
+            return;
+        }
+        writing.stored = [writing.stored[0] + rows, writing.stored[1] + bytes];
+        self.failures.remove(&window);
+        if let Some(granted) = self.granted.remove(&(window, lease)) {
+            self.took(now.saturating_sub(granted));
+        }
+        let _ = self.sequencer.handle(Event::WindowStored { window });
+        let to = self.sequencer.next_to_store(self.sequencer.position(WRITER).unwrap_or(FIRST));
+        let _ = self.sequencer.handle(Event::ReaderAdvanced { reader: WRITER, to });
+    }
+
+    /// Stops leasing the files of a job that nobody has asked for since `silent_since`.
+    pub(super) fn stop_forgotten_writing(&mut self, silent_since: Millis) {
+        let Some(writing) = self.writing.as_mut().filter(|writing| writing.is_asked_for) else { return };
+        if self.last_read < silent_since && holds(Rule::ForgottenJobsStop) {
+            writing.is_asked_for = false;
+            let _ = self.sequencer.handle(Event::ReaderLeft { reader: WRITER });
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use crate::clock::Millis;
 use crate::position::EndedRank;
 use crate::rules::{Rule, holds};
 use crate::sequencer::{Event, ReaderId, Sequencer};
+use crate::trouble::AWAITED_MAX;
 use crate::window::{Plan, WindowId};
 
 /// A job with dynamic delivery.
@@ -38,7 +39,7 @@ pub struct JobStatus {
     pub job: String,
     /// The number of ranks.
     pub world_size: u64,
-    /// Ranks that have not yet reported their claims. Claims are granted when there are none.
+    /// The first ranks that have not yet reported their claims. Claims are granted when there are none.
     pub awaited: Vec<u64>,
     /// Milliseconds that the other ranks have waited for these here; 0 if no rank asks here.
     pub awaiting_ms: Millis,
@@ -143,11 +144,12 @@ impl Group {
         self.sessions[&rank] == session
     }
 
-    /// Returns the ranks that have not yet reported their claims.
+    /// Returns the first [`AWAITED_MAX`] ranks that have not yet reported their claims.
     pub(super) fn awaited(&self, world_size: u64) -> Vec<u64> {
         let is_here = |rank: &u64| self.ranks.get(rank).is_some_and(|contact| contact.is_here);
         let living: Vec<_> = self.ranks.iter().filter(|(rank, _)| !self.ended.contains_key(rank)).collect();
-        (0..world_size).filter(|rank| !is_here(rank) && !self.has_ended(*rank, &living)).collect()
+        let awaited = (0..world_size).filter(|rank| !is_here(rank) && !self.has_ended(*rank, &living));
+        awaited.take(AWAITED_MAX).collect()
     }
 
     /// Returns whether a rank has ended, in the history of all `living` ranks.
@@ -197,8 +199,12 @@ impl Group {
         }
         let event = match (self.at, to) {
             (Some(at), Some(to)) if to > at => Event::ReaderAdvanced { reader: self.reader, to },
-            // Claims of a resumed rank may lie further back.
-            (_, Some(at)) => self.joined(at),
+            (None, Some(at)) => self.joined(at),
+            // Claims of a resumed rank may lie further back. The job continues, so lost workers still count.
+            (Some(_), Some(at)) => {
+                let (until_epoch, share) = (self.claims.until_epoch(), 0.0);
+                Event::ReaderContinued { reader: self.reader, at, until_epoch, share }
+            }
             (_, None) => Event::ReaderLeft { reader: self.reader },
         };
         let _ = sequencer.handle(event);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::feed::{OpenFeed, ReaderContact, ToldReader};
-use super::{Dispatcher, computing};
+use super::{Dispatcher, computing, writing};
 use crate::clock::Millis;
 use crate::error::ErrorKind;
 use crate::messages::{ReaderReply, ReaderSync, Report, Route};
@@ -13,6 +13,10 @@ use crate::window::Plan;
 
 /// The number of windows for which a trainer is sent routes.
 const ROUTES_AHEAD: usize = 8;
+/// The most windows for which a trainer's unreachable workers are remembered, and the most that a message may name.
+const BROKEN_MAX: usize = 64;
+/// The most trainers of a feed.
+const READERS_MAX: usize = if cfg!(test) { 256 } else { 1 << 16 };
 /// The largest number of epochs that is accepted.
 const EPOCHS_MAX: u64 = 1 << 32;
 
@@ -25,10 +29,21 @@ impl<P: Plan> Dispatcher<P> {
         self.tick(now);
         let version = self.number();
         let Some(feed) = self.feeds.get_mut(&sync.feed) else { return Ok(()) };
+        if feed.writing.is_some() {
+            return Err(writing::not_a_feed(&sync.feed));
+        }
         // Any client may have sent the message. An invalid one is ignored.
-        let is_sane = sync.until_epoch <= EPOCHS_MAX && feed.sequencer.plan().has(sync.at, sync.until_epoch);
+        let plan = feed.sequencer.plan();
+        let is_sane = sync.until_epoch <= EPOCHS_MAX
+            && sync.broken.len() <= BROKEN_MAX
+            && plan.has(sync.at, sync.until_epoch)
+            && sync.broken.iter().all(|broken| plan.has(broken.window, sync.until_epoch));
         if sync.world_size == 0 || (!is_sane && holds(Rule::PositionsFitTheFeed)) {
             return Ok(());
+        }
+        if feed.readers.len() >= READERS_MAX && !feed.readers.contains_key(&sync.session) && !sync.leaving {
+            let message = format!("the feed has {READERS_MAX} readers already");
+            return Err(Report { kind: ErrorKind::Exhausted, message, hint: None, retry: true });
         }
         if let Some(before) = feed.fence.admit(sync, now)? {
             feed.remove_reader(before);
@@ -85,6 +100,9 @@ impl<P: Plan> Dispatcher<P> {
         reader.avoid = reader.avoid.split_off(&reader.at);
         for broken in &sync.broken {
             reader.avoid.insert(broken.window, broken.worker);
+        }
+        while reader.avoid.len() > BROKEN_MAX {
+            reader.avoid.pop_last();
         }
         for broken in &sync.broken {
             let (window, lease, worker) = (broken.window, broken.lease, broken.worker);

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Dispatcher;
 use super::group::JobStatus;
+use super::writing::WritingProgress;
 use crate::clock::Millis;
 use crate::messages::{Report, StoreWait};
 use crate::sequencer::WorkerId;
@@ -64,6 +65,9 @@ pub struct FeedStatus {
     pub readers: Vec<ReaderStatus>,
     /// The feed's jobs with dynamic delivery. The readers of their claims are among `readers`.
     pub jobs: Vec<JobStatus>,
+    /// How far a job is that writes files, if this is one. Its windows are files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub writing: Option<WritingProgress>,
 }
 
 /// One rank of a reader.
@@ -143,6 +147,7 @@ impl<P: Plan> Dispatcher<P> {
                 window_ms: feed.typical_ms.unwrap_or_default(),
                 readers: readers.collect(),
                 jobs: feed.jobs(now).collect(),
+                writing: self.writing_progress(id),
             }
         });
         let workers = self.workers.iter().map(|(&worker, state)| WorkerStatus {

@@ -827,3 +827,57 @@ fn the_error_of_a_given_up_window_names_its_pipeline() {
                    computed it was lost";
     assert_eq!(why.message, message);
 }
+
+#[test]
+fn a_feed_has_a_limited_number_of_jobs_and_a_message_of_claims_and_broken_leases() {
+    let mut dispatcher = dispatcher(1, &["f"]);
+    let mut message = rank(0, 5).sync();
+    let mut named = |dispatcher: &mut Dispatcher<SixWindows>, job: usize| {
+        message.claims.job = format!("job {job}");
+        dispatcher.claim_sync(&message, LATER)
+    };
+    let taken = (0..100).take_while(|&job| named(&mut dispatcher, job).is_ok()).count();
+    assert_eq!((taken, dispatcher.groups()), (claiming::JOBS_MAX, claiming::JOBS_MAX));
+    assert_eq!(named(&mut dispatcher, taken), Err(Unanswered::TooManyJobs));
+    assert_eq!(named(&mut dispatcher, 0), Ok(()));
+    // They are forgotten when they are silent.
+    let much_later = LATER + 2 * DispatcherSettings::default().idle_feed_ms;
+    let mut trainer = trainer("f", 1);
+    for now in (LATER..=much_later).step_by(900) {
+        ask(&mut dispatcher, &mut trainer, now);
+    }
+    assert_eq!(dispatcher.groups(), 0);
+
+    let mut message = rank(0, 5).sync();
+    let granted = crate::Granted { claim: (0, 0).into(), end: 1, window: window(0), window_offset: 0 };
+    message.claims.held = vec![granted; 1_000];
+    assert!(matches!(dispatcher.claim_sync(&message, much_later), Err(Unanswered::Invalid(_))));
+
+    let broken = |index| BrokenLease { window: window(index), lease: 1, worker: 1, missing: false };
+    let before = dispatcher.status(much_later).feeds[0].readers[0].at;
+    for broken in [vec![broken(0); 1_000], vec![broken(6)]] {
+        let lie = ReaderSync { broken, at: window(3), ..trainer.sync(much_later) };
+        dispatcher.reader_sync(&lie, much_later).expect("ignored");
+    }
+    assert_eq!(dispatcher.status(much_later).feeds[0].readers[0].at, before);
+}
+
+#[test]
+fn an_answer_names_the_first_of_many_awaited_ranks() {
+    let mut dispatcher = dispatcher(1, &["f"]);
+    let mut message = rank(0, 5).sync();
+    message.world_size = 60_000;
+    dispatcher.claim_sync(&message, LATER).expect("valid");
+    let awaited = dispatcher.claim_answer(&message, LATER).expect("known").reply.awaited;
+    assert_eq!(awaited, (0..crate::trouble::AWAITED_MAX as u64).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_feed_has_a_limited_number_of_readers() {
+    let mut dispatcher = dispatcher(1, &["f"]);
+    let mut join = |session| dispatcher.reader_sync(&trainer("f", session).sync(LATER), LATER);
+    assert!((1..=256).all(|session| join(session).is_ok()));
+    let why = join(257).expect_err("too many");
+    assert_eq!((why.kind, why.retry), (ErrorKind::Exhausted, true));
+    join(1).expect("it has joined");
+}

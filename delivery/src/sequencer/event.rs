@@ -133,6 +133,11 @@ pub enum Event {
         /// The lease.
         lease: LeaseId,
     },
+    /// A window's samples are in a file: no worker needs to hold them.
+    WindowStored {
+        /// The window.
+        window: WindowId,
+    },
     /// A leased window could not be computed.
     WindowFailed {
         /// The window.

@@ -71,6 +71,8 @@ struct Load {
     computing: usize,
     /// Whether it holds a window alone.
     is_alone: bool,
+    /// Whether it has something left to compute.
+    has_to_do: bool,
 }
 
 impl Load {
@@ -80,6 +82,7 @@ impl Load {
         self.holds += 1;
         self.computing += usize::from(copy.state == ReplicaState::Leased);
         self.is_alone |= copy.is_alone && copy.state < ReplicaState::Ready;
+        self.has_to_do |= copy.is_to_do();
     }
 
     /// Returns whether the worker may compute another window ahead of the readers.
@@ -219,6 +222,9 @@ impl<P: Plan> Sequencer<P> {
 
     /// Returns whether no reachable worker has a lease on this window.
     fn is_wanted(&self, window: WindowId) -> bool {
+        if self.is_stored(window) && holds(Rule::StoredIsNotLeasedAgain) {
+            return false;
+        }
         let Some(held) = self.windows.get(&window) else { return !self.has_failed(window) };
         match held.copies[..] {
             _ if held.failed => false,
@@ -262,7 +268,7 @@ impl<P: Plan> Sequencer<P> {
             let (bytes, beyond) = (self.plan.bytes(window), distance.saturating_mul(MUCH_NEARER));
             let is_suspicious = self.is_suspicious(window);
             let has_room = |_, worker: &WorkerEntry, load: &Load| {
-                load.has_room(worker, bytes) && (!is_suspicious || load.unready == 0)
+                load.has_room(worker, bytes) && (!is_suspicious || !load.has_to_do)
             };
             if let Some(worker) = self.idlest(loads, has_room) {
                 self.grant(loads, window, worker);
@@ -377,7 +383,7 @@ impl<P: Plan> Sequencer<P> {
         let is_alone = self.is_suspicious(window);
         if is_alone {
             self.leased_alone += 1;
-            self.drop_copies(|copy| copy.worker == worker && copy.state < ReplicaState::Ready);
+            self.drop_copies(|copy| copy.worker == worker && copy.is_to_do());
             *loads = self.loads();
         }
         let copy = self.hold(window, worker, lease, is_alone);

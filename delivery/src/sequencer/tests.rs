@@ -372,3 +372,24 @@ fn losses_of_an_earlier_life_count_until_a_reader_begins_again() {
     read(&mut sequencer, 2, 0);
     assert!(held(&sequencer, 1).contains(&0));
 }
+
+#[test]
+fn a_worker_is_at_work_on_nothing_beside_a_window_alone() {
+    let mut sequencer = sequencer(3, 1, 1_000);
+    for _ in 0..3 {
+        sequencer.remember_loss([window(2)], false);
+    }
+    read(&mut sequencer, 1, 0);
+    read(&mut sequencer, 2, 0);
+    assert_eq!(held(&sequencer, 1), [0, 1]);
+    // A worker whose memory is full computes rows of a ready window when there is room.
+    let lease = lease(&sequencer, 1, 1);
+    sequencer.handle(Event::WindowAtWork { window: window(1), lease, at_work: true }).expect("deterministic");
+    finish(&mut sequencer, 1, 0);
+    finish(&mut sequencer, 1, 1);
+    assert_eq!(held(&sequencer, 1), [0, 1], "ahead of the readers it waits for an idle worker");
+    advance(&mut sequencer, 1, 2);
+    assert_eq!(held(&sequencer, 1), [0, 2], "a reader needs it");
+    finish_all(&mut sequencer, 1);
+    assert_eq!(held(&sequencer, 1), [0, 2, 1]);
+}

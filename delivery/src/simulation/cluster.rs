@@ -10,6 +10,7 @@ use super::world::{
     DISPATCHERS, NodeId, Process, RANKS, READERS, Role, Timer, WORKERS, World, WorldEvent, role, trainer_node,
     worker_node,
 };
+use super::writer::Writer;
 use crate::Millis;
 
 /// The time after the last fault within which all jobs must finish.
@@ -41,6 +42,7 @@ struct SimulatedCluster {
     /// Jobs with dynamic delivery. Their nodes come after those of the ordered jobs.
     jobs: Vec<DynamicJob>,
     liar: Option<Liar>,
+    writer: Option<Writer>,
 }
 
 /// Runs a seed to its end.
@@ -77,6 +79,7 @@ pub(super) fn run(seed: u64, traced: bool) -> SeedResult {
 impl SimulatedCluster {
     fn new(seed: u64, traced: bool) -> Self {
         let mut world = World::new(seed, traced);
+        world.write(seed);
         world.poison();
         let workers_wanted =
             world.random.pick(if world.has_many_streams { &[1, 2] } else { &[1, 1, 2, 2, 3, 4, WORKERS_USUAL] });
@@ -124,7 +127,8 @@ impl SimulatedCluster {
         }
         world.schedule(until, WorldEvent::Heal);
         let liar = world.random.chance(200).then(|| Liar::draw(&mut world));
-        Self { world, dispatchers, workers, workers_wanted, readers, jobs, liar }
+        let writer = world.target.is_some().then(|| Writer::draw(&mut world));
+        Self { world, dispatchers, workers, workers_wanted, readers, jobs, liar, writer }
     }
 
     fn handle(&mut self, event: WorldEvent) {
@@ -140,6 +144,7 @@ impl SimulatedCluster {
                     }
                 }
                 Role::Liar => self.liar.iter_mut().for_each(|liar| liar.handle(message.clone())),
+                Role::Writer => self.writer.iter_mut().for_each(|it| it.handle(world, from, &message)),
                 Role::Trainer(reader, _) => {
                     let process = Process { node: to, generation: generation.unwrap_or(0) };
                     if let Some(it) = self.readers.get_mut(reader) {
@@ -167,6 +172,7 @@ impl SimulatedCluster {
                     }
                 }
                 Role::Liar => self.liar.iter_mut().for_each(|liar| liar.lie(world)),
+                Role::Writer => self.writer.iter_mut().for_each(|it| it.timer(world, &timer)),
                 Role::Trainer(reader, _) => match self.readers.get_mut(reader) {
                     Some(reader) => reader.timer(world, process, timer),
                     None => self.jobs[reader - self.readers.len()].timer(world, process, timer),
@@ -198,7 +204,7 @@ impl SimulatedCluster {
                     self.start_worker(index, index > 0);
                 }
             }
-            Role::Liar => {}
+            Role::Liar | Role::Writer => {}
             Role::Trainer(reader, rank) => match self.readers.get_mut(reader) {
                 Some(reader) => reader.start(world),
                 None => self.jobs[reader - self.readers.len()].start(world, rank),
@@ -254,7 +260,9 @@ impl SimulatedCluster {
     }
 
     fn is_done(&self) -> bool {
-        self.readers.iter().all(|reader| reader.is_done) && self.jobs.iter().all(|job| job.is_done)
+        self.readers.iter().all(|reader| reader.is_done)
+            && self.jobs.iter().all(|job| job.is_done)
+            && self.writer.as_ref().is_none_or(|writer| writer.is_done)
     }
 
     /// Injects one of this seed's faults.

@@ -6,6 +6,7 @@ use super::content::{BUILD, probe};
 use super::faults::Fault;
 use super::worker::COMPUTING_MAX;
 use super::world::{LIAR, NodeMessage, Process, ROW_BYTES, SimulatedPlan, Timer, World};
+use super::writer::{OpenWriting, WritingState};
 use crate::messages::{ReaderSync, WorkerSync};
 use crate::rules::{Rule, holds};
 use crate::{
@@ -20,6 +21,7 @@ enum Who {
     Worker(Box<WorkerSync>),
     Reader(Box<ReaderSync>),
     Claims(Box<ClaimMessage>),
+    Writer,
 }
 
 /// A call that waits for its answer.
@@ -48,6 +50,8 @@ pub(super) struct DispatcherNode {
     sessions: ReaderSessions,
     /// The readers that have left this dispatcher.
     left: BTreeSet<u64>,
+    /// The job that writes files, if this dispatcher has opened it.
+    writing: Option<OpenWriting>,
 }
 
 /// A job's name, world size and origin.
@@ -67,6 +71,7 @@ impl DispatcherNode {
             answered: BTreeMap::new(),
             sessions: ReaderSessions::default(),
             left: BTreeSet::new(),
+            writing: None,
         }
     }
 
@@ -85,6 +90,7 @@ impl DispatcherNode {
         self.answered.clear();
         self.sessions = ReaderSessions::default();
         self.left.clear();
+        self.writing = None;
         let instance = world.random.next() as u32;
         self.state = Some(Dispatcher::new(DispatcherSettings::default(), instance, world.now));
         world.timer(world.now + POLL_MS, self.process, Timer::Polls);
@@ -195,6 +201,10 @@ impl DispatcherNode {
                 let (seq, known) = (message.seq, message.known);
                 (Who::Claims(message), seq, known)
             }
+            NodeMessage::WritingSync { call } => {
+                OpenWriting::ask(&mut self.writing, world, dispatcher);
+                (Who::Writer, call, 0)
+            }
             _ => return,
         };
         self.polls.push(Poll { client: from, who, seq, known, until: now + POLL_MS });
@@ -214,6 +224,7 @@ impl DispatcherNode {
         let Some(dispatcher) = &mut self.state else { return };
         let (process, now, started) = (self.process, world.now, self.started);
         let (readers_max, newest, answered) = (self.readers_max, &self.newest, &mut self.answered);
+        let writing = &mut self.writing;
         self.polls.retain(|poll| {
             let call = poll.seq;
             let mut is_urgent = false;
@@ -221,6 +232,9 @@ impl DispatcherNode {
                 Who::Worker(sync) => {
                     let Some(reply) = dispatcher.worker_reply(sync.worker, now) else { return false };
                     check_memory(world, dispatcher, started, readers_max, sync.worker);
+                    if let Some(writing) = writing {
+                        writing.check(world, dispatcher, sync.worker);
+                    }
                     is_urgent = reply.is_urgent(sync);
                     (reply.seq, reply.version, NodeMessage::WorkerReply { call, reply })
                 }
@@ -237,6 +251,11 @@ impl DispatcherNode {
                     };
                     check_fence(world, answered, sync);
                     (reply.seq, reply.version, NodeMessage::ReaderReply { call, reply })
+                }
+                Who::Writer => {
+                    let how = OpenWriting::answer(writing, world, dispatcher);
+                    is_urgent = how != WritingState::Begun { has_workers: true };
+                    (call, 0, NodeMessage::WritingReply { call, how })
                 }
                 Who::Claims(message) => match dispatcher.claim_answer(message, now) {
                     Ok(answer) => {
@@ -311,6 +330,7 @@ fn check_memory(
     // Exempt are a reader's current window and those of its broken streams that are leased a second time, and the
     // windows of jobs with dynamic delivery, including those from before a job changed its number of ranks. Windows
     // that another dispatcher leased, or this one leased earlier, are not dropped either.
+    let readers_max = readers_max + usize::from(world.target.is_some());
     let spare = (4 * readers_max + 2 * dispatcher.groups() + 2 + COMPUTING_MAX) as u64 * largest;
     if held > limit + spare {
         world.violated(|| format!("worker {worker} is leased {held} bytes, more than {limit} and {spare}: {leases:?}"));

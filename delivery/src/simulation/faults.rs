@@ -138,6 +138,14 @@ faults! {
     EndForgotten,
     /// Claims that were done long ago were reduced to a sum.
     BaseMoved,
+    /// A job that writes files was committed.
+    Committed,
+    /// A dispatcher opened such a job when some of its files were stored.
+    WritingResumed,
+    /// Nobody asked for such a job for a while.
+    WritingForgotten,
+    /// The client of such a job was told that it failed, and asked again.
+    WritingFailed,
 }
 
 /// Rates of faults, in thousandths of all occasions.

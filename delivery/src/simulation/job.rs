@@ -74,7 +74,7 @@ pub(super) struct DynamicJob {
 
 impl DynamicJob {
     pub(super) fn draw(world: &mut World, index: usize) -> Self {
-        let feed = world.random.below(world.feeds.len() as u64) as usize;
+        let feed = world.random.below(world.read_feeds()) as usize;
         let plan = world.plans[feed];
         let epochs = world.random.pick(&[1, 1, 2, 2, 3, 5]);
         let samples = plan.windows_max * plan.rows_max * epochs;

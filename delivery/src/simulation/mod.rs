@@ -25,3 +25,4 @@ mod tokens;
 mod transport;
 mod worker;
 mod world;
+mod writer;

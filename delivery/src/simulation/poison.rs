@@ -29,7 +29,9 @@ impl World {
         if !self.random.chance(60) {
             return;
         }
-        let feed = self.random.below(self.feeds.len() as u64) as usize;
+        let feed = self.random.below(self.read_feeds()) as usize;
+        // A window of a job that writes files may end its workers as well.
+        let feed = self.target.as_ref().and_then(|target| target.poisoned).unwrap_or(feed);
         let windows = self.plans[feed].windows_max;
         let window = WindowId { epoch: 0, index: self.random.below(windows) as u32 };
         self.faults.rates = Rates { slow: self.faults.rates.slow, ..Rates::default() };

@@ -103,7 +103,7 @@ pub(super) struct OrderedJob {
 
 impl OrderedJob {
     pub(super) fn draw(world: &mut World, index: usize) -> Self {
-        let feed = world.random.below(world.feeds.len() as u64) as usize;
+        let feed = world.random.below(world.read_feeds()) as usize;
         let plan = world.plans[feed];
         let settings = ReadSettings {
             batch_size: world.random.pick(&[1, 2, 2, 3, 3, 4, 8, 16, 60]),

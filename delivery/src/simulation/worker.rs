@@ -28,6 +28,7 @@ enum TaskStage {
     Computing,
     Counted,
     Ready,
+    Stored,
     Failed,
 }
 
@@ -119,7 +120,7 @@ impl WorkerNode {
             draining_since: None,
             has_news: false,
             newest: ((0, 0), Followed::new()),
-            refuses: refuses.then(|| world.random.below(world.feeds.len() as u64) as usize),
+            refuses: refuses.then(|| world.random.below(world.read_feeds()) as usize),
             build,
             probe: probe(build),
         });
@@ -359,6 +360,11 @@ impl WorkerNode {
             (Some(kind), _) => {
                 held.stage = TaskStage::Failed;
                 HeldState::Failed(report(kind, "a file could not be read"))
+            }
+            (None, _) if world.is_written(&key) => {
+                held.stage = TaskStage::Stored;
+                world.store(key.1);
+                HeldState::Stored { rows, bytes }
             }
             (None, TaskStage::Computing) => {
                 held.stage = TaskStage::Counted;

@@ -11,6 +11,7 @@ use super::random::{SeededRandom, hash};
 use super::reader::{PATIENCE_MS, SILENCE_MS};
 use super::transport::FlowControl;
 use super::worker::SHORT;
+use super::writer::{Target, WritingState};
 use crate::changes::CHANGES_MAX;
 use crate::messages::{ReaderReply, ReaderSync, Report, WorkerReply, WorkerSync};
 use crate::{ClaimAnswer, ClaimMessage, Ended, Fragment, Millis, Open, Plan, WindowId, WindowKey, WorkerId};
@@ -23,9 +24,11 @@ pub(super) const READERS: usize = 3;
 pub(super) const RANKS: usize = 4;
 /// The client that lies.
 pub(super) const LIAR: NodeId = DISPATCHERS + WORKERS + READERS * RANKS;
+/// The client that asks for a job that writes files.
+pub(super) const WRITER: NodeId = LIAR + 1;
 /// No message is on its way for this long.
 const CALM_MS: Millis = 8_000;
-const NODES: usize = LIAR + 1;
+const NODES: usize = WRITER + 1;
 
 pub(super) fn worker_node(worker: usize) -> NodeId {
     DISPATCHERS + worker
@@ -42,6 +45,7 @@ pub(super) enum Role {
     Worker(usize),
     Trainer(usize, usize),
     Liar,
+    Writer,
 }
 
 pub(super) fn role(node: NodeId) -> Role {
@@ -51,6 +55,8 @@ pub(super) fn role(node: NodeId) -> Role {
         Role::Worker(node - DISPATCHERS)
     } else if node == LIAR {
         Role::Liar
+    } else if node == WRITER {
+        Role::Writer
     } else {
         let trainer = node - DISPATCHERS - WORKERS;
         Role::Trainer(trainer / RANKS, trainer % RANKS)
@@ -106,6 +112,14 @@ pub(super) enum NodeMessage {
     ClaimAnswer {
         call: u64,
         answer: Box<ClaimAnswer>,
+    },
+    /// Asks for the job that writes files.
+    WritingSync {
+        call: u64,
+    },
+    WritingReply {
+        call: u64,
+        how: WritingState,
     },
     /// The reader may not read yet, because processes of its job's earlier life may still read.
     Wait {
@@ -234,6 +248,8 @@ pub(super) struct World {
     pub(super) dispatchers_started: u64,
     /// When each dispatcher was started, if it is up.
     pub(super) up_since: [Option<Millis>; DISPATCHERS],
+    /// The target of the job that writes files. The job is the last of `feeds`, and is not read.
+    pub(super) target: Option<Target>,
     /// What a client may learn of others.
     pub(super) overheard: Overheard,
     /// The number of dispatchers, one of which may be down.
@@ -297,6 +313,7 @@ impl World {
             now: 0,
             named: BTreeMap::new(),
             dispatchers_started: 0,
+            target: None,
             overheard: Overheard::default(),
             up_since: [None; DISPATCHERS],
             dispatchers: random.pick(&[1, 1, 1, 2, 2, DISPATCHERS]),
@@ -325,6 +342,11 @@ impl World {
             trace: traced.then(Vec::new),
             violation: None,
         }
+    }
+
+    /// Returns the number of feeds that are read.
+    pub(super) fn read_feeds(&self) -> u64 {
+        (self.feeds.len() - usize::from(self.target.is_some())) as u64
     }
 
     pub(super) fn feed(&self, id: &str) -> usize {

@@ -15,6 +15,8 @@ pub(crate) enum Change {
     Join(Box<Join>),
     /// The rows that a table operator derives.
     Call(TableCall),
+    /// The rows as they are. What lies below is kept.
+    Keep,
 }
 
 impl Change {
@@ -28,6 +30,7 @@ impl Change {
             Self::Unnest(_) => "unnest",
             Self::Join(_) => "join",
             Self::Call(call) => call.name(),
+            Self::Keep => "prefix",
         }
     }
 
@@ -37,6 +40,7 @@ impl Change {
             Self::Unnest(unnest) => unnest.needs(made),
             Self::Join(join) => join.needs(made),
             Self::Call(call) => call.needs(made),
+            Self::Keep => made.to_vec(),
         }
     }
 }

@@ -18,6 +18,7 @@ use super::change::Change;
 use super::filters::conjuncts;
 use super::hidden::WovenLayer;
 use super::hidden_columns::{SAMPLE_ID, hidden_column};
+use super::identity;
 use super::leaf_plan::{LeafPlan, Select, ascending};
 use super::lookup::{Lookup, LookupPlan};
 use super::source_rows::{DerivedRows, SourceRows};
@@ -41,6 +42,8 @@ pub(crate) struct Layer {
     /// The columns of the derived rows that are read, ascending.
     made: Vec<usize>,
     schema: SchemaRef,
+    /// What identifies the query below the operator.
+    fingerprint: String,
 }
 
 /// The rows derived so far in a window.
@@ -74,6 +77,8 @@ impl Layer {
         let exprs: Vec<Expr> = needed.chain([id]).collect();
         let conjuncts = conjuncts(&input, source, state).await?;
         let below = LogicalPlanBuilder::from(input).project(exprs)?.build()?;
+        let versions = (identity::operator_versions(&below)?, identity::function_versions(&below)?);
+        let fingerprint = format!("{} {versions:?}", identity::fingerprint(&below)?);
         let whole = LeafPlan::new(state.create_physical_plan(&below).await?, source)?;
         let below = Select { whole, conjuncts };
         let lookup = match &change {
@@ -86,7 +91,28 @@ impl Layer {
         };
         let schema =
             schema.project(&made).map_err(|error| Error::internal(format!("a layer lacks a column: {error}")))?;
-        Ok(Self { columns: ascending(below.columns()), below, change, lookup, made, schema: Arc::new(schema) })
+        Ok(Self {
+            columns: ascending(below.columns()),
+            below,
+            change,
+            lookup,
+            made,
+            schema: Arc::new(schema),
+            fingerprint,
+        })
+    }
+
+    /// What identifies the query below the operator, and the operators that it calls. Over equal tables, equal ones
+    /// give the same input rows, if they have the same random keys or [draw nothing](Select::is_random).
+    pub(crate) fn fingerprint(&self) -> &str {
+        &self.fingerprint
+    }
+
+    /// The schema of its input rows.
+    pub(crate) fn input_schema(&self) -> SchemaRef {
+        let schema = self.below.whole.plan.schema();
+        let columns: Vec<usize> = (0..schema.fields().len() - 1).collect();
+        Arc::new(schema.project(&columns).expect("all columns but the last"))
     }
 
     /// The columns of the layer or table below to read, ascending.
@@ -105,20 +131,21 @@ impl Layer {
     }
 
     /// The input rows that pass the filters below the operator.
-    pub(super) fn below(&self) -> &Select {
+    pub(crate) fn below(&self) -> &Select {
         &self.below
     }
 
     fn call(&self) -> Option<&TableCall> {
         match &self.change {
             Change::Call(call) => Some(call),
-            Change::Unnest(_) | Change::Join(_) => None,
+            Change::Unnest(_) | Change::Join(_) | Change::Keep => None,
         }
     }
 
     /// Whether each row of the layer or table below derives exactly one row.
     pub(crate) fn is_one_to_one(&self) -> bool {
-        self.call().is_some_and(TableCall::is_one_to_one) && self.below.conjuncts.is_empty()
+        let keeps_rows = matches!(self.change, Change::Keep) || self.call().is_some_and(TableCall::is_one_to_one);
+        keeps_rows && self.below.conjuncts.is_empty()
     }
 
     /// Whether the same rows below derive the same number of rows in every epoch, and conditions on these hold for the
@@ -176,6 +203,7 @@ impl Layer {
                 }
                 Ok(all)
             }
+            Change::Keep => Ok(passed.to_vec()),
         }
     }
 

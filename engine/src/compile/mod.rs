@@ -24,6 +24,7 @@ mod leaf_plan;
 mod lengths;
 mod lookup;
 mod output;
+mod prefix;
 mod pruning;
 mod reduced_decode;
 mod source_rows;
@@ -69,6 +70,17 @@ pub(crate) fn resolved(plan: LogicalPlan, state: &SessionState) -> Result<Logica
     Ok(join::resolved(plan, state)?)
 }
 
+/// What a stage keeps for later epochs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Keeping {
+    /// Nothing.
+    Nothing,
+    /// The part that is the same in every epoch.
+    Prefix,
+    /// All that does not depend on other rows: random calls draw the same in every epoch.
+    All,
+}
+
 /// The reader of a stage's samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Audience {
@@ -85,17 +97,24 @@ pub(crate) enum Audience {
 /// Such a stage still reads, filters and derives rows for all columns. A bad row takes one offset, at whatever stage it
 /// fails. So rows that fail before they become samples must not depend on the requested columns. A stage with one
 /// sample per row reads only the columns it computes, unless `reads_all` is set.
+///
+/// A stage that keeps something has a layer at the bottom whose input is what is kept.
 pub(crate) async fn compile(
     plan: &LogicalPlan,
     only: Option<&[usize]>,
     reads_all: bool,
     audience: Audience,
+    keeping: Keeping,
     tables: &BTreeMap<String, Dataset>,
     state: &SessionState,
 ) -> Result<Stage> {
     let table = checks::driving_table(plan)?;
     let source = tables.get(&table).ok_or_else(|| Error::internal("the plan reads a missing table"))?.schema();
-    let woven = hidden::weave(plan)?;
+    let woven = match keeping {
+        Keeping::Nothing => hidden::weave(plan)?,
+        Keeping::Prefix => prefix::cut(hidden::weave(plan)?, false)?,
+        Keeping::All => prefix::cut(hidden::weave(plan)?, true)?,
+    };
     let leaf = woven.leaf(source).clone();
     let select = match topmost_filter(&woven.top) {
         Some(filter) => {

@@ -40,6 +40,15 @@ pub(super) fn settled(expr: Expr, sites: &mut u64) -> Result<Expr> {
     .data()
 }
 
+/// Whether an expression decodes an image at the size that the call around it asks for.
+pub(super) fn is_reduced(expr: &Expr) -> bool {
+    let Expr::ScalarFunction(call) = expr else { return false };
+    let ReducedDecode::Decodes(flag) = role(call) else { return false };
+    let at = forebay_operators::find(call.name()).and_then(|operator| operator.descriptor().position(flag));
+    at.and_then(|at| call.args.get(at))
+        .is_some_and(|flag| matches!(flag, Expr::Literal(ScalarValue::Boolean(Some(true)), _)))
+}
+
 fn role(call: &ScalarFunction) -> ReducedDecode {
     let operator = forebay_operators::find(call.name());
     operator.map_or(ReducedDecode::Unrelated, |operator| operator.descriptor().reduced_decode)

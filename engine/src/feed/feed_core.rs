@@ -6,6 +6,7 @@ use forebay_protocol::FeedSettings;
 use forebay_storage::{Dataset, Stores};
 use tokio::sync::OnceCell;
 
+use super::memo::Memo;
 use super::plan::FeedPlan;
 use super::quarantine::{self, QuarantinedRow};
 use crate::compile::{BadRow, Lengths, Lookup, Stage};
@@ -18,6 +19,8 @@ pub(crate) struct FeedCore {
     pub(crate) settings: FeedSettings,
     pub(crate) dataset: Dataset,
     pub(crate) stage: Arc<Stage>,
+    /// What the feed keeps for later epochs, if anything.
+    pub(crate) memo: Option<Arc<Memo>>,
     /// The plan of rows' lengths, if the feed groups rows by length.
     pub(crate) lengths: Option<Lengths>,
     /// The lookup table of each layer that joins, read when a window first needs it.

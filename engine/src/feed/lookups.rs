@@ -10,7 +10,8 @@ use forebay_storage::{BadRead, RowRange};
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::feed_core::FeedCore;
-use super::window::{READS_MAX, limited};
+use super::rows_read::limited;
+use super::window::READS_MAX;
 use crate::compile::{BadRow, Lookup, LookupPlan, SourceRows, Stage};
 use crate::error::{Error, ErrorKind, Result};
 

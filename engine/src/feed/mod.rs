@@ -6,15 +6,18 @@
 //! [`Token`].
 
 mod buckets;
+mod cache_report;
 mod copy_out;
 mod count;
 mod feed_core;
 mod id;
 mod lookups;
+mod memo;
 mod opening;
 mod plan;
 mod quarantine;
 mod reader;
+mod rows_read;
 mod runner;
 mod shared_texts;
 mod snapshots;
@@ -30,6 +33,7 @@ use forebay_delivery::{Origin, ReadSettings, WindowId};
 use forebay_protocol::{DeliveryMode, EPOCHS_MAX, FeedSettings, OFFSET_MAX, ReadOptions, Start, Token};
 use forebay_storage::Dataset;
 
+pub use cache_report::CacheReport;
 pub(crate) use feed_core::FeedCore;
 pub(crate) use opening::{FeedParts, OpenFeeds};
 pub use plan::WindowPlan;
@@ -42,7 +46,7 @@ pub use store::{StoreUsage, StoredState, StoredWindow, WindowRows, WindowStore};
 pub use trace::SourceRow;
 pub(crate) use window::Window;
 
-use crate::compile::{Lengths, LookupPlan};
+use crate::compile::{Lengths, LookupPlan, Stage};
 use crate::error::{Error, Result};
 use crate::pipeline::Pipeline;
 pub(crate) use reader::{PIECE_BYTES_MAX, PIECE_ROWS_MAX};
@@ -61,7 +65,7 @@ impl Feed {
     }
 
     #[cfg(test)]
-    pub(crate) fn stage(&self) -> &crate::compile::Stage {
+    pub(crate) fn stage(&self) -> &Stage {
         &self.core().stage
     }
 
@@ -158,6 +162,19 @@ impl Feed {
         Ok(core.dataset.bytes_to_read(core.plan.read(), core.stage.read_columns()).await?)
     }
 
+    /// The stage to show: that which keeps something, if there is one.
+    pub(crate) fn shown_stage(&self) -> &Stage {
+        self.core().memo.as_ref().map_or(&self.core().stage, |memo| &memo.stage)
+    }
+
+    /// What the feed keeps, for `EXPLAIN PIPELINE`. Computes a few rows.
+    pub(crate) async fn explain_cache(&self) -> Result<Option<CacheReport>> {
+        match &self.core().memo {
+            Some(memo) => memo.explain(self.core()).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
     /// The number of offsets that a rank reads with these options, if known before reading. Checks the options but
     /// reads no data.
     ///
@@ -246,6 +263,9 @@ impl Feed {
         if options.delivery == Some(DeliveryMode::Dynamic) && (settings.world_size > 1 || options.is_resume()) {
             return Err(Error::invalid("dynamic delivery needs a dispatcher that the ranks share")
                 .with_hint("start a server, and let every rank connect to it"));
+        }
+        if let Some(memo) = &self.core().memo {
+            memo.read_by(settings.rank, settings.world_size);
         }
         let reading = self.runner.join(begin.window, settings.epochs);
         Ok(Reader::new(reading, settings, begin))

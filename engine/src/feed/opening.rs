@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use datafusion::prelude::SessionContext;
-use forebay_protocol::FeedSettings;
+use forebay_protocol::{CacheMode, FeedSettings};
 use forebay_storage::{Dataset, Stores};
 use parking_lot::Mutex;
 use tokio::sync::OnceCell;
@@ -12,6 +12,7 @@ use tokio::sync::OnceCell;
 use super::Feed;
 use super::feed_core::FeedCore;
 use super::id::feed_id;
+use super::memo::Memo;
 use super::plan::FeedPlan;
 use super::runner::Runner;
 use crate::compile::Audience;
@@ -23,6 +24,7 @@ use crate::pipeline::Pipeline;
 pub(crate) struct FeedParts<'a> {
     pub(crate) pipeline: Arc<Pipeline>,
     pub(crate) settings: FeedSettings,
+    pub(crate) cache: CacheMode,
     /// The sample columns to compute, or `None` for all.
     pub(crate) columns: Option<&'a [String]>,
     /// Plans the parts that only some feeds need.
@@ -36,8 +38,8 @@ pub(crate) struct FeedParts<'a> {
     pub(crate) open: &'a OpenFeeds,
 }
 
-/// A session's open feeds, by root, id, columns and audience. Readers of equal feeds share windows.
-pub(crate) type OpenFeeds = Mutex<HashMap<(String, String, Option<Vec<String>>, Audience), Weak<Runner>>>;
+/// A session's open feeds, by root, id, columns, audience and cache. Readers of equal feeds share windows.
+pub(crate) type OpenFeeds = Mutex<HashMap<(String, String, Option<Vec<String>>, Audience, CacheMode), Weak<Runner>>>;
 
 /// A window consists of at least sixteen row ranges, so that it mixes rows from the whole dataset.
 const RANGES_PER_WINDOW: u64 = 16;
@@ -46,7 +48,7 @@ const SMALL_RANGES_MAX: u64 = 1 << 22;
 
 impl Feed {
     pub(crate) fn open(parts: FeedParts<'_>) -> Result<Self> {
-        let FeedParts { pipeline, settings, columns, context, executor, stores, root, .. } = parts;
+        let FeedParts { pipeline, settings, cache, columns, context, executor, stores, root, .. } = parts;
         let dataset = pipeline.dataset.clone();
         if dataset.snapshot().rows() == 0 {
             let files = dataset.snapshot().files();
@@ -62,7 +64,7 @@ impl Feed {
             .with_hint("fill the files, or check the LOCATION of its table"));
         }
         let id = feed_id(&pipeline, &settings);
-        let key = (root.to_owned(), id.clone(), columns.map(<[String]>::to_vec), pipeline.audience);
+        let key = (root.to_owned(), id.clone(), columns.map(<[String]>::to_vec), pipeline.audience, cache);
         let mut open = parts.open.lock();
         // A function without a version may have been replaced under the same feed id, so only the same plan is shared.
         let is_versioned = pipeline.unversioned_functions().is_empty();
@@ -78,6 +80,15 @@ impl Feed {
             Some(columns) => Arc::new(pipeline.stage_of(columns, lengths.is_some(), &context.state())?),
             None => Arc::clone(&pipeline.stage),
         };
+        if lengths.is_some() && cache != CacheMode::None && stage.layers().is_empty() {
+            return Err(Error::invalid("\"cache\" cannot be combined with \"bucket_by_length\"")
+                .with_hint("leave out one of them"));
+        }
+        let memo = match columns {
+            // A stage of some columns would keep something else.
+            Some(_) => None,
+            None => Memo::of(&pipeline, cache, settings.seed, &context.state(), &stores, root)?.map(Arc::new),
+        };
         // Different columns have different bad rows, and each file of bad rows is written only once.
         let of_columns = columns.map(|columns| blake3::hash(columns.join("\0").as_bytes()).to_hex());
         let of_columns = of_columns.map_or(String::new(), |hash| format!("-{}", &hash[..8]));
@@ -92,6 +103,7 @@ impl Feed {
             settings,
             dataset,
             stage,
+            memo,
             lengths,
             lookups: OnceCell::new(),
             lookup_bytes_max: parts.lookup_bytes_max,

@@ -152,20 +152,14 @@ impl FeedPlan {
     /// The ranges of a window to read. Adjacent ones are read together.
     pub(crate) fn ranges(&self, window: WindowId) -> Vec<RowRange> {
         let epoch = self.epoch(window.epoch);
-        let mut joined: Vec<RowRange> = Vec::new();
-        for &index in epoch.ranges(window.index) {
-            let range = self.read[index as usize];
-            let is_next = |last: &&mut RowRange| {
-                let follows = (last.file, last.group, last.first_row + last.rows);
-                follows == (range.file, range.group, range.first_row)
-                    && last.bytes.saturating_add(range.bytes) <= JOINED_BYTES_MAX
-            };
-            match joined.last_mut().filter(is_next) {
-                Some(last) => (last.rows, last.bytes) = (last.rows + range.rows, last.bytes + range.bytes),
-                None => joined.push(range),
-            }
-        }
-        joined
+        joined(epoch.ranges(window.index).iter().map(|&index| self.read[index as usize]))
+    }
+
+    /// The ranges of a window to read, each on its own, with the number of rows that belong to the feed.
+    pub(crate) fn single_ranges(&self, window: WindowId) -> Vec<(RowRange, u64)> {
+        let epoch = self.epoch(window.epoch);
+        let range = |&index: &u32| (self.read[index as usize], self.ranges[index as usize].rows);
+        epoch.ranges(window.index).iter().map(range).collect()
     }
 
     /// The ranges of an epoch to read, in file order.
@@ -176,6 +170,23 @@ impl FeedPlan {
     pub(crate) fn row_ranges(&self) -> usize {
         self.ranges.len()
     }
+}
+
+/// The same ranges. Adjacent ones are read together.
+fn joined(ranges: impl Iterator<Item = RowRange>) -> Vec<RowRange> {
+    let mut joined: Vec<RowRange> = Vec::new();
+    for range in ranges {
+        let is_next = |last: &&mut RowRange| {
+            let follows = (last.file, last.group, last.first_row + last.rows);
+            follows == (range.file, range.group, range.first_row)
+                && last.bytes.saturating_add(range.bytes) <= JOINED_BYTES_MAX
+        };
+        match joined.last_mut().filter(is_next) {
+            Some(last) => (last.rows, last.bytes) = (last.rows + range.rows, last.bytes + range.bytes),
+            None => joined.push(range),
+        }
+    }
+    joined
 }
 
 /// The plan of an open feed, for its sequencer.

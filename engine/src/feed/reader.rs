@@ -325,7 +325,7 @@ async fn compute(core: &FeedCore, piece: &[PiecePart]) -> Result<PieceResult> {
     let window = &piece.first().expect("a piece has a part").window;
     let ranges: Vec<_> = piece.iter().map(|part| part.rows.clone()).collect();
     let raise = core.settings.on_error == OnError::Raise;
-    let transformed = window.transform(core, &ranges, raise).await?;
+    let transformed = window.transform(&ranges, raise).await?;
     // Columns of the source share their buffers with other pieces.
     let bytes = transformed.batches.iter().map(batch_bytes).sum::<u64>() as usize;
     let mut rows = RowQueue { batches: transformed.batches.into(), at: 0 };

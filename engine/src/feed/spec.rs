@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 
 use arrow::datatypes::SchemaRef;
-use forebay_protocol::FeedSettings;
+use forebay_protocol::{CacheMode, FeedSettings};
 use forebay_sql::{PipelineDefinition, Statement};
 use forebay_storage::{Dataset, DatasetSpec, Snapshot, Stores};
 use serde::{Deserialize, Serialize};
@@ -53,6 +53,9 @@ pub struct FeedSpec {
     pub lookups: Vec<LookupSpec>,
     /// The feed's settings, resolved.
     pub settings: FeedSettings,
+    /// What its windows keep under the root.
+    #[serde(default)]
+    pub cache: CacheMode,
     /// A hash that identifies the query.
     pub fingerprint: String,
     /// The files named in its calls, with the digests of their contents.
@@ -115,6 +118,7 @@ impl Feed {
             snapshot: pipeline.dataset.snapshot().id().to_owned(),
             lookups,
             settings: core.settings.clone(),
+            cache: core.memo.as_ref().map_or(CacheMode::None, |memo| memo.mode()),
             fingerprint: pipeline.fingerprint().to_owned(),
             files: pipeline.files().clone(),
             operators: pipeline.operators().clone(),

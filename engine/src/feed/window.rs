@@ -8,10 +8,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, UInt64Array};
-use arrow::compute::{concat, concat_batches, interleave};
+use arrow::compute::{concat, interleave};
+use arrow::datatypes::SchemaRef;
 use forebay_delivery::WindowId;
 use forebay_operators::random_key;
-use forebay_storage::{BadRead, RangeRows};
+use forebay_protocol::FeedSettings;
+use forebay_storage::RangeRows;
 use futures::future::try_join_all;
 use futures::{StreamExt, TryStreamExt, stream};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -19,8 +21,10 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::buckets::{Grouped, group};
 use super::copy_out::copied_out;
 use super::feed_core::FeedCore;
+use super::memo::{Made, Memo, Wanted};
+use super::rows_read::{limited, with_keys};
 use super::shared_texts;
-use crate::compile::{BadRow, Lookup, MadeSoFar, SourceRows, TransformedRows};
+use crate::compile::{BadRow, Lookup, MadeSoFar, SourceRows, Stage, TransformedRows};
 use crate::error::{Error, Result};
 
 /// Maximum number of row ranges of one window to read at a time.
@@ -28,6 +32,8 @@ pub(super) const READS_MAX: usize = 16;
 /// Small reads (a media file is one row) are concatenated up to this size, to keep the number of arrays low.
 const GROUP_BYTES: usize = 1 << 20;
 const GROUP_ROWS: usize = 4096;
+/// What is computed to be kept is written when it is this large, so that little of it is in memory twice.
+const KEPT_AT_ONCE_BYTES: usize = 32 << 20;
 /// Adjacent rows are concatenated rather than taken one by one if their runs average at least this many rows.
 const RUN_ROWS: usize = 16;
 /// Separates the hash space of row order from that of random keys, which use the same seed, epoch and sample id.
@@ -42,6 +48,7 @@ const GROUP_DOMAIN: u64 = 0x6772_6f75_7000;
 /// A prepared window. A clone shares its rows.
 #[derive(Clone)]
 pub(crate) struct Window {
+    stage: Arc<Stage>,
     sources: Vec<SourceRows>,
     order: Vec<Row>,
     bad: Vec<BadRow>,
@@ -70,7 +77,12 @@ struct Row {
 impl Window {
     /// Reads, filters and orders the rows of window `id`.
     pub(crate) async fn prepare(core: &Arc<FeedCore>, id: WindowId) -> Result<Self> {
-        let mut window = Builder::new(core, core.lookups().await?, id.epoch);
+        if let Some(memo) = &core.memo
+            && let Some(wanted) = memo.wanted(core, id).await
+        {
+            return Self::prepare_keeping(core, memo, id, wanted).await;
+        }
+        let mut window = Builder::new(core, &core.stage, core.lookups().await?, id.epoch);
         let mut reads = stream::iter(core.plan.ranges(id))
             .map(|range| {
                 let reader = Arc::clone(core);
@@ -102,9 +114,61 @@ impl Window {
         window.finish()
     }
 
+    /// Prepares a window of the keeping stage: see [`memo`](super::memo).
+    async fn prepare_keeping(
+        core: &Arc<FeedCore>,
+        memo: &Arc<Memo>,
+        id: WindowId,
+        wanted: Vec<Wanted>,
+    ) -> Result<Self> {
+        // The layer that keeps rows joins nothing.
+        let no_lookups = [None];
+        let has_layers = !core.stage.layers().is_empty();
+        let lookups = if has_layers { core.lookups().await? } else { &no_lookups };
+        let mut window = Builder::new(core, &memo.stage, lookups, id.epoch);
+        let epoch = core.drawing_epoch(id.epoch);
+        let mut gets = stream::iter(wanted)
+            .map(|wanted| {
+                let (core, memo) = (Arc::clone(core), Arc::clone(memo));
+                let executor = Arc::clone(&core.executor);
+                let mut task = executor.spawn(async move { memo.get(&core, wanted, epoch).await });
+                async move { task.join().await? }
+            })
+            .buffered(READS_MAX);
+        let (mut group, mut rows, mut bytes) = (Vec::new(), 0, 0);
+        let (mut new, mut new_bytes) = (Vec::new(), 0);
+        while let Some(Made { ids, rows: made, is_new }) = gets.try_next().await? {
+            rows += made.batch.num_rows();
+            let made_bytes = made.batch.get_array_memory_size();
+            bytes += made_bytes;
+            if is_new {
+                new_bytes += made_bytes;
+                new.push((ids, made.clone()));
+            }
+            group.push(made);
+            if new_bytes >= KEPT_AT_ONCE_BYTES {
+                memo.keep(std::mem::take(&mut new)).await;
+                new_bytes = 0;
+            }
+            if rows >= GROUP_ROWS || bytes >= GROUP_BYTES {
+                window.add_risen(std::mem::take(&mut group)).await?;
+                (rows, bytes) = (0, 0);
+            }
+        }
+        window.add_risen(group).await?;
+        memo.keep(new).await;
+        window.make_of_window().await?;
+        window.finish()
+    }
+
     /// The number of positions: samples, bad rows (which keep their offsets), and gaps.
     pub(crate) fn len(&self) -> u64 {
         self.order.len() as u64
+    }
+
+    /// The schema of its samples.
+    pub(crate) fn schema(&self) -> SchemaRef {
+        self.stage.schema()
     }
 
     /// Bytes of the rows in memory, before they are transformed.
@@ -125,12 +189,7 @@ impl Window {
     }
 
     /// Computes the samples at `ranges` of the window. With `stop_at_bad`, stops at the first bad one.
-    pub(crate) async fn transform(
-        &self,
-        core: &FeedCore,
-        ranges: &[Range<u64>],
-        stop_at_bad: bool,
-    ) -> Result<TransformedRows> {
+    pub(crate) async fn transform(&self, ranges: &[Range<u64>], stop_at_bad: bool) -> Result<TransformedRows> {
         let (mut good, mut bad) = (Vec::new(), Vec::new());
         let mut step_lengths = Vec::new();
         for at in ranges.iter().flat_map(Clone::clone) {
@@ -154,7 +213,7 @@ impl Window {
         let is_copied = run.is_none();
         let mut rows = run.map_or_else(|| self.gather(&good), Ok)?;
         rows.step_lengths = self.groups.is_some().then(|| step_lengths.into());
-        let mut transformed = core.stage.transform(&rows, stop_at_bad).await?;
+        let mut transformed = self.stage.transform(&rows, stop_at_bad).await?;
         if !is_copied && !self.is_shared {
             transformed.batches = copied_out(transformed.batches, &rows.batch)?;
         }
@@ -229,7 +288,8 @@ impl Window {
     /// The same window without its source rows, for callers that already hold its samples, `sample_bytes` in total.
     pub(crate) fn without_sources(&self, sample_bytes: u64) -> Self {
         let (order, bytes) = (self.order.clone(), sample_bytes + (self.order.len() * size_of::<Row>()) as u64);
-        Self { sources: Vec::new(), order, bad: Vec::new(), groups: self.groups.clone(), is_shared: false, bytes }
+        let (stage, groups) = (Arc::clone(&self.stage), self.groups.clone());
+        Self { stage, sources: Vec::new(), order, bad: Vec::new(), groups, is_shared: false, bytes }
     }
 
     /// `rows` as a slice, if they are adjacent in one source.
@@ -334,6 +394,7 @@ fn joined(parts: &[SourceRows]) -> Result<SourceRows> {
 
 struct Builder<'a> {
     core: &'a Arc<FeedCore>,
+    stage: &'a Arc<Stage>,
     /// The lookup table of each layer that joins.
     lookups: &'a [Option<Lookup>],
     epoch: u64,
@@ -357,29 +418,44 @@ struct Keyed {
 }
 
 impl<'a> Builder<'a> {
-    fn new(core: &'a Arc<FeedCore>, lookups: &'a [Option<Lookup>], epoch: u64) -> Self {
-        let waiting = core.stage.layers().iter().map(|_| Vec::new()).collect();
+    fn new(core: &'a Arc<FeedCore>, stage: &'a Arc<Stage>, lookups: &'a [Option<Lookup>], epoch: u64) -> Self {
+        let waiting = stage.layers().iter().map(|_| Vec::new()).collect();
         let made = MadeSoFar::default();
-        Self { core, lookups, epoch, made, waiting, sources: Vec::new(), keyed: Vec::new(), bad: Vec::new() }
+        Self { core, stage, lookups, epoch, made, waiting, sources: Vec::new(), keyed: Vec::new(), bad: Vec::new() }
     }
 
     /// Adds rows read from the dataset, and the rows that layers derive from them.
     async fn add(&mut self, group: Vec<RangeRows>) -> Result<()> {
-        for read in &group {
-            for bad in &read.bad {
-                let BadRead { sample_id, reason } = bad.clone();
-                self.add_bad(BadRow::new(sample_id, sample_id, &reason));
-            }
-        }
-        match self.join(&group)? {
+        self.add_unreadable(&group);
+        match self.with_keys(&group)? {
             Some(rows) => self.rise(rows, 0).await,
             None => Ok(()),
         }
     }
 
+    /// Adds input rows of the lowest layer, and the rows that layers derive from them.
+    async fn add_risen(&mut self, group: Vec<RangeRows>) -> Result<()> {
+        self.add_unreadable(&group);
+        let Some(rows) = self.with_keys(&group)? else { return Ok(()) };
+        for rows in self.derive(0, vec![rows])? {
+            self.rise(rows, 1).await?;
+        }
+        Ok(())
+    }
+
+    fn with_keys(&self, group: &[RangeRows]) -> Result<Option<SourceRows>> {
+        with_keys(group, self.core.settings.seed, self.core.drawing_epoch(self.epoch))
+    }
+
+    fn add_unreadable(&mut self, group: &[RangeRows]) {
+        for bad in group.iter().flat_map(|rows| &rows.bad) {
+            self.add_bad(BadRow::new(bad.sample_id, bad.sample_id, &bad.reason));
+        }
+    }
+
     /// Passes rows through the layers from `from` on, up to a layer that needs the whole window.
     async fn rise(&mut self, rows: SourceRows, from: usize) -> Result<()> {
-        let stage = Arc::clone(&self.core.stage);
+        let stage = Arc::clone(self.stage);
         let mut rows = vec![rows];
         for (index, layer) in stage.layers().iter().enumerate().skip(from) {
             let mut passed = Vec::with_capacity(rows.len());
@@ -388,13 +464,7 @@ impl<'a> Builder<'a> {
                 risen.bad.into_iter().for_each(|bad| self.add_bad(bad));
                 passed.push(risen.rows);
             }
-            if layer.is_of_window() {
-                self.waiting[index].extend(passed);
-                return Ok(());
-            }
-            let shuffle = self.core.settings.shuffle;
-            let lookup = self.lookups[index].as_ref();
-            rows = layer.make(&passed, |key| order_key(shuffle, key), lookup, &mut self.made)?;
+            rows = self.derive(index, passed)?;
         }
         for rows in rows {
             self.add_rows(rows).await?;
@@ -402,13 +472,24 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
+    /// The rows that a layer derives from its input rows. A layer that needs all rows of the window derives none yet.
+    fn derive(&mut self, index: usize, passed: Vec<SourceRows>) -> Result<Vec<SourceRows>> {
+        let layer = &self.stage.layers()[index];
+        if layer.is_of_window() {
+            self.waiting[index].extend(passed);
+            return Ok(Vec::new());
+        }
+        let order = self.core.order(self.epoch);
+        layer.make(&passed, |key| order.key(key), self.lookups[index].as_ref(), &mut self.made)
+    }
+
     /// Runs the layers that need all rows of the window.
     async fn make_of_window(&mut self) -> Result<()> {
-        let stage = Arc::clone(&self.core.stage);
+        let stage = Arc::clone(self.stage);
+        let order = self.core.order(self.epoch);
         for (index, layer) in stage.layers().iter().enumerate().filter(|(_, layer)| layer.is_of_window()) {
-            let shuffle = self.core.settings.shuffle;
             let waiting = std::mem::take(&mut self.waiting[index]);
-            for rows in layer.make(&waiting, |key| order_key(shuffle, key), None, &mut self.made)? {
+            for rows in layer.make(&waiting, |key| order.key(key), None, &mut self.made)? {
                 self.rise(rows, index + 1).await?;
             }
         }
@@ -421,11 +502,11 @@ impl<'a> Builder<'a> {
             return Ok(());
         }
         let source = u32::try_from(self.sources.len()).expect("bounded by the number of row ranges");
-        let selected = self.core.stage.select(&rows).await?;
+        let selected = self.stage.select(&rows).await?;
         let (mut kept, mut bad) = selected.unwrap_or_else(|| (rows.sample_ids.clone(), Vec::new()));
         let mut lengths = Vec::new();
         if let Some(plan) = &self.core.lengths {
-            let measured = self.core.stage.measure(plan, &rows, &kept).await?;
+            let measured = self.stage.measure(plan, &rows, &kept).await?;
             (kept, lengths) = (measured.sample_ids, measured.lengths);
             bad.extend(measured.bad);
         }
@@ -442,39 +523,16 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    fn join(&self, group: &[RangeRows]) -> Result<Option<SourceRows>> {
-        let cannot = |error| Error::internal(format!("cannot join rows read from one dataset: {error}"));
-        let (batch, sample_ids) = match group {
-            [] => return Ok(None),
-            [one] => (one.batch.clone(), one.sample_ids.clone()),
-            [first, ..] => {
-                let batch =
-                    concat_batches(&first.batch.schema(), group.iter().map(|rows| &rows.batch)).map_err(cannot)?;
-                let ids: Vec<&dyn Array> = group.iter().map(|rows| &rows.sample_ids as &dyn Array).collect();
-                (batch, concat(&ids).map_err(cannot)?.to_data().into())
-            }
-        };
-        let key = |&id: &u64| random_key(self.core.settings.seed, self.epoch, id);
-        let random_keys = UInt64Array::from_iter_values(sample_ids.values().iter().map(key));
-        Ok((batch.num_rows() > 0).then_some(SourceRows {
-            batch,
-            sample_ids,
-            random_keys,
-            origins: None,
-            step_lengths: None,
-        }))
-    }
-
     fn add_row(&mut self, rows: &SourceRows, at: usize, source: u32, length: u64) {
         let row = Row { source, row: u32::try_from(at).expect("a group has fewer than 2^32 rows") };
-        let key = order_key(self.core.settings.shuffle, rows.random_keys.value(at));
+        let key = self.core.order(self.epoch).key(rows.random_keys.value(at));
         self.keyed.push(Keyed { key, origin: rows.origin(at), sample_id: rows.sample_ids.value(at), length, row });
     }
 
     fn add_bad(&mut self, bad: BadRow) {
         let row = Row { source: BAD, row: u32::try_from(self.bad.len()).expect("a window has fewer than 2^32 rows") };
-        let key = random_key(self.core.settings.seed, self.epoch, bad.origin);
-        let key = order_key(self.core.settings.shuffle, key);
+        let key = random_key(self.core.settings.seed, self.core.drawing_epoch(self.epoch), bad.origin);
+        let key = self.core.order(self.epoch).key(key);
         self.keyed.push(Keyed { key, origin: bad.origin, sample_id: bad.sample_id, length: 0, row });
         self.bad.push(bad);
     }
@@ -482,11 +540,12 @@ impl<'a> Builder<'a> {
     fn finish(mut self) -> Result<Window> {
         self.keyed.sort_unstable_by_key(|keyed| (keyed.key, keyed.origin, keyed.sample_id));
         let (order, groups) = self.order();
-        shared_texts::share(&mut self.sources, &self.core.stage)?;
-        let sources = shared_texts::memory_size(&self.sources, &self.core.stage);
+        shared_texts::share(&mut self.sources, self.stage)?;
+        let sources = shared_texts::memory_size(&self.sources, self.stage);
         let reasons: usize = self.bad.iter().map(|bad| size_of::<BadRow>() + bad.reason.len()).sum();
         let bytes = (sources + reasons + order.len() * size_of::<Row>()) as u64;
-        Ok(Window { sources: self.sources, order, bad: self.bad, groups, is_shared: false, bytes })
+        let stage = Arc::clone(self.stage);
+        Ok(Window { stage, sources: self.sources, order, bad: self.bad, groups, is_shared: false, bytes })
     }
 
     /// The content of each position, after all rows have been ordered.
@@ -507,21 +566,38 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// The sort key of a row with this random key.
-fn order_key(shuffle: bool, random_key: u64) -> u64 {
-    match shuffle {
-        true => xxh3_64_with_seed(&random_key.to_le_bytes(), ORDER_DOMAIN),
-        false => 0,
+/// The order of rows within a window.
+#[derive(Clone, Copy)]
+pub(super) enum RowOrder {
+    /// That of the dataset.
+    Files,
+    /// A keyed random order. Equal random keys give another order in each of these domains.
+    Keyed(u64),
+}
+
+impl RowOrder {
+    /// The sort key of a row with this random key.
+    fn key(self, random_key: u64) -> u64 {
+        match self {
+            Self::Files => 0,
+            Self::Keyed(domain) => xxh3_64_with_seed(&random_key.to_le_bytes(), domain),
+        }
     }
 }
 
-/// Only the rows before `limit`. The ids must ascend.
-pub(super) fn limited(mut read: RangeRows, limit: u64) -> RangeRows {
-    let kept = read.sample_ids.values().partition_point(|&id| id < limit);
-    if kept < read.sample_ids.len() {
-        read.batch = read.batch.slice(0, kept);
-        read.sample_ids = read.sample_ids.slice(0, kept);
+impl FeedCore {
+    /// The epoch whose random values are drawn in `epoch`.
+    pub(super) fn drawing_epoch(&self, epoch: u64) -> u64 {
+        if self.settings.draws_once { 0 } else { epoch }
     }
-    read.bad.retain(|bad| bad.sample_id < limit);
-    read
+
+    /// The order of rows in the windows of an epoch.
+    fn order(&self, epoch: u64) -> RowOrder {
+        match &self.settings {
+            FeedSettings { shuffle: false, .. } => RowOrder::Files,
+            // Rows keep their keys, so the epochs have different orders by different domains.
+            FeedSettings { draws_once: true, .. } => RowOrder::Keyed(ORDER_DOMAIN.wrapping_add(epoch)),
+            _ => RowOrder::Keyed(ORDER_DOMAIN),
+        }
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use arrow::array::RecordBatch;
 use forebay_storage::artifact::JobState;
 use serde::Serialize;
 
@@ -45,37 +46,53 @@ impl Job {
     /// # Errors
     /// Errors of encoding, and of listing the target.
     pub async fn estimate(&self) -> Result<JobEstimate> {
-        let core = self.feed.core();
-        let mut writer = self.format.writer(&self.feed.schema(), "")?;
-        let mut encoded = 0;
-        for batch in &self.sample.batches {
-            writer.write(batch)?;
-        }
-        writer.finish()?;
-        while let Some(bytes) = writer.take()? {
-            encoded += bytes.len() as u64;
-        }
+        let core = self.files.feed.core();
         let rows = self.sample.rows_of(self.source_rows());
-        let bytes = (encoded as f64 * rows as f64 / self.sample.rows().max(1) as f64) as u64;
+        let bytes = self.estimated_bytes(rows)?;
         let (files_written, is_complete) = match &self.state {
             JobState::Committed(artifact) => (artifact.manifest().files.len() as u64, true),
             JobState::Open(job) => (job.parts().await?.len() as u64, false),
         };
         Ok(JobEstimate {
-            feed: self.feed.id().to_owned(),
-            job: self.id.clone(),
-            format: self.format.descriptor().name,
+            feed: self.files.feed.id().to_owned(),
+            job: self.files.id.clone(),
+            format: self.files.format.descriptor().name,
             source_rows: self.source_rows(),
-            windows: self.plan.windows,
+            windows: self.files.plan.windows,
             files: self.files(),
             files_written,
             is_complete,
             sampled_rows: self.sample.rows(),
             sampled_bad_rows: self.sample.bad,
             rows,
-            bytes: if self.sample.rows() == 0 { 0 } else { bytes },
+            bytes,
             plan: core.stage.display(),
         })
+    }
+
+    /// The estimated bytes of all files if they have `rows` rows together. One row of the sample, encoded alone, shows
+    /// how much of a file does not grow with its rows.
+    fn estimated_bytes(&self, rows: u64) -> Result<u64> {
+        let batches = &self.sample.batches;
+        let Some(first) = batches.iter().find(|batch| batch.num_rows() > 0) else { return Ok(0) };
+        let (one, all) = (self.encoded_bytes(&[first.slice(0, 1)])?, self.encoded_bytes(batches)?);
+        let sampled = self.sample.rows();
+        let per_row = if sampled > 1 { (all - one).max(0.0) / (sampled - 1) as f64 } else { one };
+        Ok((per_row * rows as f64 + (one - per_row).max(0.0) * f64::from(self.files())) as u64)
+    }
+
+    /// The bytes of a file with these rows.
+    fn encoded_bytes(&self, batches: &[RecordBatch]) -> Result<f64> {
+        let mut writer = self.files.format.writer(&self.files.feed.schema(), "")?;
+        for batch in batches {
+            writer.write(batch)?;
+        }
+        writer.finish()?;
+        let mut encoded = 0;
+        while let Some(bytes) = writer.take()? {
+            encoded += bytes.len();
+        }
+        Ok(encoded as f64)
     }
 }
 

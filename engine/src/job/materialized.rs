@@ -1,5 +1,6 @@
 //! The result of a job.
 
+use forebay_protocol::wire::JobResult;
 use forebay_storage::artifact::{Artifact, ArtifactFile, Manifest};
 
 /// Samples that a job has written.
@@ -55,6 +56,21 @@ impl Materialized {
     /// Bytes of all files.
     pub fn bytes(&self) -> u64 {
         self.manifest.files.iter().map(|file| file.bytes).sum()
+    }
+
+    /// The numbers, for a user.
+    pub fn result(&self) -> JobResult {
+        JobResult {
+            url: self.url.clone(),
+            job: self.job().to_owned(),
+            found: self.found,
+            files: self.files().len(),
+            source_rows: self.source_rows(),
+            rows: self.rows(),
+            bad_rows: self.bad_rows(),
+            bytes: self.bytes(),
+            quarantine: self.quarantine().map(str::to_owned),
+        }
     }
 
     /// The folder of the record of bad rows, if there are any and the feed keeps one.

@@ -2,13 +2,16 @@
 //!
 //! [`plan`] divides the epoch into files of whole windows, by a sample of the first window. [`window_samples`] computes
 //! the samples of some windows, and [`write`] encodes and uploads them as one file. Files are written independently, as
-//! many at a time as there are threads. `forebay_storage::artifact` records each complete file and commits the job:
-//! what lies in the target is the job's whole state, so that any process can resume it.
+//! many at a time as there are threads, or by the workers of a cluster ([`shared`]). `forebay_storage::artifact` records
+//! each complete file and commits the job: what lies in the target is the job's whole state, so that any process can
+//! resume it.
 
 mod estimate;
+mod files;
 mod materialized;
 mod plan;
 mod progress;
+mod shared;
 mod window_samples;
 mod write;
 
@@ -16,6 +19,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use forebay_protocol::{JobOptions, OptionSet, random_id};
+use forebay_storage::Stores;
 use forebay_storage::artifact;
 use forebay_storage::artifact::{Artifact, Catalog, Claim, JobState, Lineage, Part};
 use forebay_storage::writers::{DataFile, OutputFormat};
@@ -24,9 +28,11 @@ use futures::{StreamExt, TryStreamExt, stream};
 pub use estimate::JobEstimate;
 pub use materialized::Materialized;
 pub use progress::JobProgress;
+pub use shared::{FilePlan, JobSpec, SharedJob};
 
 use crate::error::{Error, Result};
-use crate::feed::Feed;
+use crate::feed::{Feed, FeedCore};
+use files::JobFiles;
 use plan::{JobPlan, Sample};
 
 /// Raise this when the same feed and options give other files.
@@ -36,14 +42,12 @@ const WINDOWS_PER_FILE_WRITER: u64 = 2;
 
 /// A job that writes a feed's samples to files in a folder.
 pub struct Job {
-    feed: Feed,
-    format: OutputFormat,
-    plan: JobPlan,
+    files: JobFiles,
+    options: JobOptions,
     sample: Sample,
     state: JobState,
     /// What the files mean: see [`fingerprint`].
     fingerprint: String,
-    id: String,
     /// Files to write at a time.
     writers: usize,
 }
@@ -70,25 +74,25 @@ impl Job {
         let fingerprint = fingerprint(&feed, &format);
         let id = job_id(&fingerprint, &plan);
         let state = artifact::Job::open(&core.stores, url, &id).await?;
-        let window_bytes = core.settings.window_bytes.max(1) * WINDOWS_PER_FILE_WRITER;
-        let most = usize::try_from(memory_limit_bytes / window_bytes).unwrap_or(usize::MAX);
+        let most = usize::try_from(memory_limit_bytes / file_memory_bytes(core)).unwrap_or(usize::MAX);
         let writers = core.executor.threads().min(most).max(1);
-        Ok(Self { feed, format, plan, sample, state, fingerprint, id, writers })
+        let files = JobFiles { feed, format, plan, id };
+        Ok(Self { files, options: options.clone(), sample, state, fingerprint, writers })
     }
 
     /// The job's id: a hash of feed, format and division into files.
     pub fn id(&self) -> &str {
-        &self.id
+        &self.files.id
     }
 
-    /// The number of files that it writes, of which those without samples are left out.
+    /// The number of files that it writes. Files without samples are left out.
     pub fn files(&self) -> u32 {
-        self.plan.files()
+        self.files.plan.files()
     }
 
     /// The number of source rows that it reads.
     pub fn source_rows(&self) -> u64 {
-        self.feed.core().plan.epoch(0).rows()
+        self.files.feed.core().plan.epoch(0).rows()
     }
 
     /// Writes the files that are missing, and commits. If another process works on the job, waits until that has
@@ -97,90 +101,87 @@ impl Job {
     /// # Errors
     /// Errors of reading, computing and writing. What is written stays, and the next run resumes from it.
     pub async fn run(&self, progress: &JobProgress) -> Result<Materialized> {
+        let (job, held) = match self.claim().await? {
+            Claimed::Found(done) => return Ok(done),
+            Claimed::Held(job, held) => (job, held),
+        };
+        let write = |number: u64| async move {
+            let part = self.files.write_part(job, number, progress).await?;
+            progress.add_file();
+            Ok::<_, Error>((number, part))
+        };
+        let work = async {
+            let mut parts = job.parts().await?;
+            for (number, part) in &parts {
+                progress.add_part(self.files.source_rows_of(*number), part);
+            }
+            let missing = self.files.missing(&parts);
+            let written = stream::iter(missing.into_iter().map(write)).buffer_unordered(self.writers);
+            parts.extend(written.try_collect::<Vec<_>>().await?);
+            self.commit(job, &parts).await
+        };
+        held.while_alive(work).await
+    }
+
+    /// Claims the job, or waits until another process has finished it.
+    async fn claim(&self) -> Result<Claimed<'_>> {
         let job = match &self.state {
-            JobState::Committed(artifact) => return self.found(artifact).await,
+            JobState::Committed(artifact) => return Ok(Claimed::Found(self.found(artifact).await?)),
             JobState::Open(job) => job,
         };
+        let id = self.id();
         let holder = artifact::holder_name(random_id()?);
         loop {
             let wait = |duration| -> futures::future::BoxFuture<'static, ()> { Box::pin(tokio::time::sleep(duration)) };
             if let Some(claim) = job.claim(&holder, &wait).await? {
-                return self.write_missing(job, Held(Some(claim)), progress).await;
+                return Ok(Claimed::Held(job, Held(Some(claim))));
             }
-            tracing::info!(job = %self.id, url = job.url(), "another process writes the same files; waiting for it");
+            tracing::info!(job = id, url = job.url(), "another process writes the same files; waiting for it");
             tokio::time::sleep(artifact::BEAT).await;
-            if let JobState::Committed(artifact) =
-                artifact::Job::open(&self.feed.core().stores, job.url(), &self.id).await?
-            {
-                return self.found(&artifact).await;
+            if let JobState::Committed(artifact) = artifact::Job::open(self.stores(), job.url(), id).await? {
+                return Ok(Claimed::Found(self.found(&artifact).await?));
             }
         }
+    }
+
+    async fn commit(&self, job: &artifact::Job, parts: &BTreeMap<u64, Part>) -> Result<Materialized> {
+        let manifest = job.manifest(parts, self.lineage(parts))?;
+        self.catalog()?.record(&self.fingerprint, job.url()).await?;
+        let artifact = job.commit(manifest, self.index(parts)?).await?;
+        Ok(Materialized::new(&artifact, false, self.files.quarantine()))
     }
 
     /// The result of an earlier run. Its entry in the catalog may have been removed, or is of another root.
     async fn found(&self, artifact: &Artifact) -> Result<Materialized> {
         self.catalog()?.record(&self.fingerprint, artifact.url()).await?;
-        Ok(Materialized::new(artifact, true, self.quarantine()))
+        Ok(Materialized::new(artifact, true, self.files.quarantine()))
     }
 
-    async fn write_missing(&self, job: &artifact::Job, held: Held, progress: &JobProgress) -> Result<Materialized> {
-        let mut parts = job.parts().await?;
-        for (number, part) in &parts {
-            progress.add_part(self.source_rows_of(*number), part);
-        }
-        let missing = (0..self.files()).map(u64::from).filter(|number| !parts.contains_key(number));
-        let missing: Vec<u64> = missing.collect();
-        let write = |number: u64| async move {
-            let part = self.write_part(job, number, progress).await?;
-            progress.add_file();
-            Ok::<_, Error>((number, part))
-        };
-        let written = stream::iter(missing.into_iter().map(write)).buffer_unordered(self.writers);
-        let written = held.while_alive(written.try_collect::<Vec<_>>()).await?;
-        parts.extend(written);
-        let lineage = self.lineage(&parts);
-        let index = self.index(&parts)?;
-        let manifest = job.manifest(&parts, lineage)?;
-        self.catalog()?.record(&self.fingerprint, job.url()).await?;
-        let artifact = job.commit(manifest, index).await?;
-        Ok(Materialized::new(&artifact, false, self.quarantine()))
+    fn stores(&self) -> &Stores {
+        &self.files.feed.core().stores
     }
 
     fn catalog(&self) -> Result<Catalog> {
-        Ok(Catalog::new(&self.feed.core().stores, &self.feed.core().root)?)
+        Ok(Catalog::new(self.stores(), &self.files.feed.core().root)?)
     }
 
     /// The files that readers of the format look for beside the data files.
     fn index(&self, parts: &BTreeMap<u64, Part>) -> Result<Vec<(String, Bytes)>> {
-        let files: Vec<DataFile> = parts
-            .values()
-            .flat_map(|part| &part.files)
-            .zip(parts.values().filter(|part| !part.files.is_empty()).map(|part| &part.facts))
+        let files = parts.values().flat_map(|part| part.files.iter().map(move |file| (file, &part.facts)));
+        let files: Vec<DataFile> = files
             .map(|(file, facts)| DataFile { name: file.name.clone(), rows: file.rows, facts: facts.clone() })
             .collect();
-        Ok(self.format.index(&files)?.into_iter().map(|file| (file.name.to_owned(), file.bytes)).collect())
-    }
-
-    fn source_rows_of(&self, file: u64) -> u64 {
-        let windows = self.plan.windows_of(u32::try_from(file).unwrap_or(u32::MAX));
-        let epoch = self.feed.core().plan.epoch(0);
-        epoch.rows_before(windows.end) - epoch.rows_before(windows.start)
-    }
-
-    /// The folder of the bad rows, if the feed records them.
-    fn quarantine(&self) -> Option<String> {
-        let is_kept = self.feed.settings().on_error == forebay_protocol::OnError::Quarantine;
-        is_kept.then(|| format!("{}/job-{}", self.feed.quarantine_url(), self.id))
+        Ok(self.files.format.index(&files)?.into_iter().map(|file| (file.name.to_owned(), file.bytes)).collect())
     }
 
     fn lineage(&self, parts: &BTreeMap<u64, Part>) -> Lineage {
         let mut sources = BTreeMap::from([
-            ("feed".to_owned(), self.feed.identity().to_string()),
-            ("statement".to_owned(), self.feed.statement().to_owned()),
+            ("feed".to_owned(), self.files.feed.identity().to_string()),
+            ("statement".to_owned(), self.files.feed.statement().to_owned()),
             ("source_rows".to_owned(), self.source_rows().to_string()),
             ("forebay".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
         ]);
-        sources.extend(self.feed.tables().map(|(name, dataset)| {
+        sources.extend(self.files.feed.tables().map(|(name, dataset)| {
             let snapshot = dataset.snapshot();
             let text =
                 format!("{} rows in {} files, snapshot {}", snapshot.rows(), snapshot.files().len(), snapshot.id());
@@ -188,14 +189,21 @@ impl Job {
         }));
         Lineage {
             fingerprint: self.fingerprint.clone(),
-            schema: self.feed.schema(),
+            schema: self.files.feed.schema(),
             sources,
             costs: write::total_costs(parts.values().map(|part| &part.costs)),
         }
     }
 }
 
-/// A claim that is released when this is dropped, so that an interrupted job can be resumed at once.
+/// A job that this process may write, or that is done.
+enum Claimed<'a> {
+    Held(&'a artifact::Job, Held),
+    Found(Materialized),
+}
+
+/// A claim that is released when this is dropped, so that an interrupted job can be resumed at once. After a commit
+/// there is nothing to release.
 struct Held(Option<Claim>);
 
 impl Held {
@@ -206,7 +214,12 @@ impl Held {
         loop {
             tokio::select! {
                 biased;
-                done = &mut work => return done,
+                done = &mut work => {
+                    if done.is_ok() {
+                        self.0 = None;
+                    }
+                    return done;
+                }
                 () = tokio::time::sleep(artifact::BEAT) => {
                     let Some(claim) = &mut self.0 else { continue };
                     match claim.beat().await {
@@ -234,6 +247,11 @@ impl Drop for Held {
             });
         }
     }
+}
+
+/// The most bytes of windows that are in memory while a file is written.
+fn file_memory_bytes(core: &FeedCore) -> u64 {
+    core.settings.window_bytes.max(1) * WINDOWS_PER_FILE_WRITER
 }
 
 /// The format that these options name.

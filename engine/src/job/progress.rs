@@ -1,4 +1,4 @@
-//! The progress of a job, for whoever shows it.
+//! The progress of a job, for a progress bar.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -37,7 +37,7 @@ pub(super) struct Samples {
 }
 
 impl WindowSamples {
-    /// The samples of `windows`, of which at most `pieces_max` pieces are transformed at a time.
+    /// The samples of `windows`. At most `pieces_max` pieces are transformed at a time.
     pub(super) fn new(core: Arc<FeedCore>, windows: Range<u32>, pieces_max: usize) -> Self {
         let mut samples = Self {
             core,
@@ -109,9 +109,7 @@ impl WindowSamples {
         let (core, window) = (Arc::clone(&self.core), Arc::clone(window));
         let raises = core.settings.on_error == OnError::Raise;
         self.pieces.push_back(
-            self.core
-                .executor
-                .spawn(async move { window.transform(&core, std::slice::from_ref(&range), raises).await }),
+            self.core.executor.spawn(async move { window.transform(std::slice::from_ref(&range), raises).await }),
         );
     }
 }

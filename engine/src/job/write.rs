@@ -3,14 +3,16 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+use arrow::array::RecordBatch;
 use bytes::Bytes;
 use forebay_storage::artifact::{self, DataFile, Part};
 use forebay_storage::writers::FileWriter;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::JobProgress;
+use super::files::JobFiles;
 use super::window_samples::WindowSamples;
-use super::{Job, JobProgress};
 use crate::compile::BadRow;
 use crate::error::{Error, Result};
 
@@ -40,22 +42,51 @@ pub(super) fn total_costs<'a>(parts: impl Iterator<Item = &'a Value>) -> Value {
 
 /// A file that has rows.
 struct Open {
-    writer: Box<dyn FileWriter>,
-    file: DataFile,
+    /// `None` while it encodes, and after it has failed.
+    writer: Option<Box<dyn FileWriter>>,
+    /// `None` once it is complete.
+    file: Option<DataFile>,
     rows: u64,
 }
 
-impl Job {
+impl Open {
+    async fn complete(mut self) -> Result<artifact::ArtifactFile> {
+        let file = self.file.take().expect("it is completed once");
+        Ok(file.finish(self.rows).await?)
+    }
+
+    async fn abort(mut self) {
+        if let Some(file) = self.file.take() {
+            abort(file).await;
+        }
+    }
+}
+
+async fn abort(file: DataFile) {
+    if let Err(error) = file.abort().await {
+        tracing::debug!(%error, "an unfinished file could not be given up");
+    }
+}
+
+impl Drop for Open {
+    /// Gives up an unfinished file whose task was cancelled.
+    fn drop(&mut self) {
+        let runtime = tokio::runtime::Handle::try_current();
+        if let (Some(file), Ok(runtime)) = (self.file.take(), runtime) {
+            runtime.spawn(abort(file));
+        }
+    }
+}
+
+impl JobFiles {
     /// Writes and records file `number`. A file without samples is left out.
     pub(super) async fn write_part(&self, job: &artifact::Job, number: u64, progress: &JobProgress) -> Result<Part> {
         let mut open = None;
         match self.write_samples(job, number, progress, &mut open).await {
             Ok(part) => Ok(job.record(number, part).await?),
             Err(error) => {
-                if let Some(Open { file, .. }) = open
-                    && let Err(error) = file.abort().await
-                {
-                    tracing::debug!(job = %self.id, number, %error, "an unfinished file could not be given up");
+                if let Some(open) = open {
+                    open.abort().await;
                 }
                 Err(error)
             }
@@ -82,19 +113,12 @@ impl Job {
             let rows: u64 = next.batches.iter().map(|batch| batch.num_rows() as u64).sum();
             let mut bytes = 0;
             if rows > 0 {
-                let mut file = match open.take() {
+                let file = match open {
                     Some(file) => file,
-                    None => self.begin(job, number)?,
+                    None => open.insert(self.begin(job, number)?),
                 };
                 file.rows += rows;
-                let (file, encoded) = self.encode(file, next.batches, &mut costs).await?;
-                let file = open.insert(file);
-                let begun = Instant::now();
-                for encoded in encoded {
-                    bytes += encoded.len() as u64;
-                    file.file.write(encoded).await?;
-                }
-                costs.storing += begun.elapsed().as_secs_f64();
+                bytes = self.write(file, next.batches, false, &mut costs).await?;
             }
             let done = samples.source_rows();
             progress.add(done - source_rows, rows, bytes);
@@ -105,62 +129,65 @@ impl Job {
             core.quarantine_in(&folder, &bad, 0, &format!("file-{number:06}")).await?;
         }
         let (bad_rows, bad_reasons) = (bad.len() as u64, reasons(&bad));
-        let (file, facts) = match open.take() {
-            Some(file) => self.finish(file, &mut costs, progress).await?,
-            None => (None, Value::Null),
-        };
-        let rows_in = file.as_ref().map_or(0, |file| file.rows) + bad_rows;
+        let (mut files, mut facts) = (Vec::new(), Value::Null);
+        if let Some(file) = open {
+            progress.add(0, 0, self.write(file, Vec::new(), true, &mut costs).await?);
+            facts = file.writer.as_ref().map_or(Value::Null, |writer| writer.facts());
+        }
+        if let Some(file) = open.take() {
+            let begun = Instant::now();
+            files.push(file.complete().await?);
+            costs.storing += begun.elapsed().as_secs_f64();
+        }
+        let rows_in = files.iter().map(|file| file.rows).sum::<u64>() + bad_rows;
         let costs = serde_json::to_value(costs).expect("plain data becomes JSON");
-        Ok(Part { files: file.into_iter().collect(), rows_in, bad_rows, bad_reasons, costs, facts })
+        Ok(Part { files, rows_in, bad_rows, bad_reasons, costs, facts })
     }
 
     fn begin(&self, job: &artifact::Job, number: u64) -> Result<Open> {
         let writer = self.format.writer(&self.feed.schema(), &format!("{number:06}-"))?;
         let file = job.create(&format!("part-{number:06}"), self.format.extension())?;
-        Ok(Open { writer, file, rows: 0 })
+        Ok(Open { writer: Some(writer), file: Some(file), rows: 0 })
     }
 
-    /// Encodes rows on the session's threads. Returns the bytes that can be stored.
-    async fn encode(
-        &self,
-        Open { mut writer, file, rows }: Open,
-        batches: Vec<arrow::array::RecordBatch>,
-        costs: &mut Costs,
-    ) -> Result<(Open, Vec<Bytes>)> {
+    /// Encodes rows on the session's threads, and also the end of the file if `ends`. Stores the bytes, and returns
+    /// their number.
+    async fn write(&self, open: &mut Open, batches: Vec<RecordBatch>, ends: bool, costs: &mut Costs) -> Result<u64> {
+        let mut writer = open.writer.take().expect("nothing is written after an error");
         let mut task = self.feed.core().executor.spawn(async move {
             let begun = Instant::now();
             let mut encoded = Vec::new();
             for batch in &batches {
                 writer.write(batch)?;
-                while let Some(bytes) = writer.take()? {
-                    encoded.push(bytes);
-                }
+                encoded.extend(taken(&mut *writer)?);
+            }
+            if ends {
+                writer.finish()?;
+                encoded.extend(taken(&mut *writer)?);
             }
             Ok::<_, Error>((writer, encoded, begun.elapsed()))
         });
-        let (writer, encoded, taken) = task.join().await??;
-        costs.encoding += taken.as_secs_f64();
-        Ok((Open { writer, file, rows }, encoded))
-    }
-
-    /// Writes the end of a file. Returns it, and what its format wants to know about it.
-    async fn finish(
-        &self,
-        Open { mut writer, mut file, rows }: Open,
-        costs: &mut Costs,
-        progress: &JobProgress,
-    ) -> Result<(Option<artifact::ArtifactFile>, Value)> {
+        let (writer, encoded, encoding) = task.join().await??;
+        open.writer = Some(writer);
+        costs.encoding += encoding.as_secs_f64();
         let begun = Instant::now();
-        writer.finish()?;
-        while let Some(bytes) = writer.take()? {
-            progress.add(0, 0, bytes.len() as u64);
-            file.write(bytes).await?;
+        let mut bytes = 0;
+        for encoded in encoded {
+            bytes += encoded.len() as u64;
+            open.file.as_mut().expect("it is not complete").write(encoded).await?;
         }
-        let facts = writer.facts();
-        let file = file.finish(rows).await?;
         costs.storing += begun.elapsed().as_secs_f64();
-        Ok((Some(file), facts))
+        Ok(bytes)
     }
+}
+
+/// The bytes that a writer has ready.
+fn taken(writer: &mut dyn FileWriter) -> Result<Vec<Bytes>> {
+    let mut ready = Vec::new();
+    while let Some(bytes) = writer.take()? {
+        ready.push(bytes);
+    }
+    Ok(ready)
 }
 
 /// How many rows were bad for which reason, the most frequent ones.

@@ -11,10 +11,10 @@ use forebay_protocol::FeedOptions;
 use parking_lot::Mutex;
 
 use super::Session;
-use super::builder::planner;
 use super::catalog::Catalog;
 use crate::error::Result;
 use crate::feed::{Feed, OpenFeeds};
+use crate::planner::planner;
 
 impl Session {
     /// A session without tables and pipelines that shares the threads, stores and limits of this one. Relative

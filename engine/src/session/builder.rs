@@ -1,10 +1,8 @@
-//! Builds a session: applies its settings, and configures DataFusion for pipelines.
+//! Builds a session from its settings.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use datafusion::execution::SessionStateBuilder;
-use datafusion::prelude::{SessionConfig, SessionContext};
 use forebay_protocol::{OptionSet, SessionOptions};
 use forebay_storage::Stores;
 use parking_lot::Mutex;
@@ -14,6 +12,7 @@ use super::catalog::Catalog;
 use crate::error::{Error, Result};
 use crate::executor::Executor;
 use crate::feed::OpenFeeds;
+use crate::planner::planner;
 
 /// Builds a [`Session`].
 #[derive(Clone, Debug)]
@@ -125,30 +124,6 @@ impl SessionBuilder {
 
 /// A number of threads beyond any machine's cores is a typing error, and starting them would take minutes.
 const THREADS_MAX: usize = 4096;
-
-/// DataFusion with the operators and the syntax of pipelines.
-pub(super) fn planner() -> SessionContext {
-    let mut config = SessionConfig::new().with_target_partitions(1).with_information_schema(false);
-    let parser = &mut config.options_mut().sql_parser;
-    // Arrow's view types are recent: many readers of Flight and IPC do not support them.
-    parser.map_string_types_to_utf8view = false;
-    parser.collect_spans = true;
-    let mut builder = SessionStateBuilder::new()
-        .with_config(config)
-        .with_default_features()
-        .with_analyzer_rule(forebay_sql::analyzer_rule())
-        .with_optimizer_rules(forebay_sql::optimizer_rules());
-    let operators = forebay_operators::scalar_udfs().into_iter().map(Arc::new);
-    let functions = builder.scalar_functions().get_or_insert_default();
-    functions.extend(operators);
-    // Later ones replace earlier ones of the same name.
-    functions.extend(forebay_operators::portable_math().into_iter().map(Arc::new));
-    functions.extend(forebay_operators::text_functions().into_iter().map(Arc::new));
-    // First, so that it sees array literals before DataFusion turns them into function calls.
-    builder.expr_planners().get_or_insert_default().insert(0, forebay_sql::expr_planner());
-    builder.relation_planners().get_or_insert_default().insert(0, forebay_sql::relation_planner());
-    SessionContext::new_with_state(builder.build())
-}
 
 /// Makes `root` absolute by the current folder, not by the tables' folder, because it is not part of the data, and
 /// messages contain it.

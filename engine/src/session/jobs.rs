@@ -59,6 +59,14 @@ impl Session {
         Ok(artifact::gc(&self.stores, &self.root, dry_run, &wait).await?)
     }
 
+    /// A path or URL as this session names it: absolute, and without parts such as `.`.
+    ///
+    /// # Errors
+    /// `Invalid` for a scheme that is not supported, and for a path that is not a name in a store.
+    pub fn absolute(&self, url: &str) -> Result<String> {
+        Ok(self.stores.absolute(url)?)
+    }
+
     async fn job_of(&self, pipeline: Arc<Pipeline>, feed: &FeedOptions, to: &str, options: &JobOptions) -> Result<Job> {
         let feed = self.open_pipeline(pipeline, feed)?;
         Job::open(feed, to, options, self.window_memory_bytes).await

@@ -5,7 +5,6 @@
 //! scripts while feeds are read.
 
 mod beside;
-mod build;
 mod builder;
 mod catalog;
 mod jobs;
@@ -21,11 +20,10 @@ use arrow::datatypes::SchemaRef;
 use forebay_storage::{Dataset, DatasetSpec, Keeping, StoreWait, Stores};
 use parking_lot::Mutex;
 
-pub use build::build;
 pub use builder::SessionBuilder;
 pub use catalog::Broken;
 use catalog::Catalog;
-use forebay_protocol::{FeedOptions, FeedSettings};
+use forebay_protocol::{CacheMode, FeedOptions, FeedSettings};
 pub use outputs::Output;
 pub(crate) use statements::misplaced;
 
@@ -142,24 +140,27 @@ impl Session {
     pub fn open_columns(&self, name: &str, options: &FeedOptions, columns: &[String]) -> Result<Feed> {
         let pipeline = self.pipeline(name)?;
         let settings = options.resolve(&pipeline.feed_options)?;
-        self.open_feed(pipeline, settings, &self.root, Some(columns))
+        self.open_feed(pipeline, settings, CacheMode::None, &self.root, Some(columns))
     }
 
     pub(crate) fn open_pipeline(&self, pipeline: Arc<Pipeline>, options: &FeedOptions) -> Result<Feed> {
         let settings = options.resolve(&pipeline.feed_options)?;
-        self.open_feed(pipeline, settings, &self.root, None)
+        let cache = options.cache_mode(&pipeline.feed_options);
+        self.open_feed(pipeline, settings, cache, &self.root, None)
     }
 
     fn open_feed(
         &self,
         pipeline: Arc<Pipeline>,
         settings: FeedSettings,
+        cache: CacheMode,
         root: &str,
         columns: Option<&[String]>,
     ) -> Result<Feed> {
         Feed::open(FeedParts {
             pipeline,
             settings,
+            cache,
             columns,
             context: self.catalog.context(),
             executor: Arc::clone(&self.executor),
@@ -179,6 +180,7 @@ impl Session {
         let (pipeline, feed) = (self.pipeline(name)?, self.open(name, options)?);
         let mut explanation = Explanation::new(&pipeline, &feed);
         explanation.bytes = feed.bytes_to_read().await?;
+        explanation.cache = feed.explain_cache().await?;
         Ok(explanation)
     }
 }

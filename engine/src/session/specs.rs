@@ -44,7 +44,7 @@ impl Session {
     }
 
     fn open_compiled(&self, spec: &FeedSpec, pipeline: Arc<Pipeline>) -> Result<Feed> {
-        let feed = self.open_feed(Arc::clone(&pipeline), spec.settings.clone(), &spec.root, None)?;
+        let feed = self.open_feed(Arc::clone(&pipeline), spec.settings.clone(), spec.cache, &spec.root, None)?;
         let mut specs = self.specs.lock();
         specs.retain(|(known, _)| known != spec);
         specs.push((spec.clone(), pipeline));

@@ -106,7 +106,7 @@ mod tests {
             let link = Arc::new(Link::Here(Arc::clone(&dispatcher)));
             tasks.spawn(async move { worker.run(link).await.unwrap() });
             let watched = Arc::clone(&dispatcher);
-            tasks.spawn(async move { watched.watch().await });
+            tasks.spawn(async move { watched.watch(|| {}).await });
             Self { session, dispatcher, transport, _tasks: tasks }
         }
 

@@ -11,6 +11,11 @@ use forebay_arrays::DeferredStep;
 use super::Step;
 use crate::operator::{Arguments, OperatorUdf};
 
+/// Returns whether a call of this operator at the end of a column makes samples larger, so that readers may compute it.
+pub fn is_last_step(operator: &str) -> bool {
+    operator == "normalize"
+}
+
 /// Returns the input of `expr` and the remaining step, if `expr` only widens an image column. `schema` is the schema of
 /// the input rows.
 pub fn defer(expr: &Arc<dyn PhysicalExpr>, schema: &Schema) -> Result<Option<(Arc<dyn PhysicalExpr>, DeferredStep)>> {

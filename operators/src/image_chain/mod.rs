@@ -25,7 +25,7 @@ use crate::keyed::Draws;
 use crate::operator::Arguments;
 use crate::resample::{Interpolation, Resampler};
 
-pub use deferred::defer;
+pub use deferred::{defer, is_last_step};
 pub use fuse::fuse;
 
 /// Memory that a thread keeps between columns for one operator. A large photograph fits; a poster does not.

@@ -32,6 +32,24 @@ impl fmt::Display for OnError {
     }
 }
 
+/// What a feed keeps under the root, so that later epochs, ranks and jobs need not compute it again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CacheMode {
+    /// Nothing.
+    #[default]
+    None,
+    /// The part of each sample that is the same in every epoch. It changes no sample.
+    Prefix,
+    /// Also random results: all epochs have those of the first.
+    Full,
+}
+
+impl CacheMode {
+    /// The values as text.
+    pub const WORDS: &[&str] = &["none", "prefix", "full"];
+}
+
 /// How batches are assigned to ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -3,7 +3,7 @@
 use forebay_delivery::{ReadSettings, Start};
 use serde::{Deserialize, Serialize};
 
-use super::choices::{DeliveryMode, OnError};
+use super::choices::{CacheMode, DeliveryMode, OnError};
 use super::spec::OptionSet;
 use super::table::{FeedOptions, ReadDefaults, ReadOptions};
 use crate::error::{Error, Result};
@@ -27,6 +27,14 @@ pub struct FeedSettings {
     /// the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub buckets: Option<LengthBuckets>,
+    /// Whether random calls draw the same in every epoch, namely what they draw in the first. Omitted from the feed's
+    /// identity if not.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub draws_once: bool,
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 impl Default for FeedSettings {
@@ -58,9 +66,17 @@ impl FeedOptions {
             window_rows: given.window_rows.expect(DEFAULT),
             on_error: given.on_error.expect(DEFAULT),
             buckets: LengthBuckets::resolve(given.bucket_by_length, given.bucket_boundaries, given.global_batch_size)?,
+            draws_once: given.cache == Some(CacheMode::Full),
         };
         settings.check()?;
         Ok(settings)
+    }
+}
+
+impl FeedOptions {
+    /// What the feed keeps: by these options, else `pipeline`'s, else nothing.
+    pub fn cache_mode(&self, pipeline: &Self) -> CacheMode {
+        self.cache.or(pipeline.cache).unwrap_or_default()
     }
 }
 

@@ -9,7 +9,7 @@
 use forebay_delivery::Start;
 use serde::{Deserialize, Serialize};
 
-use super::choices::{DeliveryMode, OnError};
+use super::choices::{CacheMode, DeliveryMode, OnError};
 use super::declare::declare_options;
 use super::spec::{OptionKind, OptionSet, OptionSpec, Scope};
 use crate::length_buckets::{Boundaries, check_global_batch_size};
@@ -49,6 +49,10 @@ declare_options! {
             guide: Some(BUCKETS),
             check: Some(check_global_batch_size),
         }
+
+        /// What to keep under the root for later epochs, ranks and jobs: nothing, the part of each sample that is the
+        /// same in every epoch, or all of it, random results included.
+        cache: CacheMode = { kind: OptionKind::Choice(CacheMode::WORDS), default: Some("none"), guide: Some(CACHE), }
     }
 
     read {
@@ -133,6 +137,7 @@ declare_options! {
 }
 
 const WINDOWS: (&str, &str) = ("windows", "guide.md#windows-how-well-it-shuffles-how-much-memory-it-takes");
+const CACHE: (&str, &str) = ("the cache", "guide.md#the-cache-nothing-is-computed-twice");
 const BAD_ROWS: (&str, &str) = ("bad rows", "guide.md#bad-rows");
 const BUCKETS: (&str, &str) = ("length buckets", "guide.md#padded-batches-length-buckets");
 const SEVERAL_RANKS: (&str, &str) = ("several ranks", "cluster.md#several-readers-several-ranks");

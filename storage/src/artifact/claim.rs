@@ -16,7 +16,7 @@ use crate::{Error, ErrorKind, Result};
 
 /// The time between two signs of life.
 pub const BEAT: Duration = Duration::from_secs(10);
-/// The time without signs of life after which another process goes on.
+/// The time without signs of life after which another process takes over.
 pub const SILENCE: Duration = Duration::from_secs(30);
 
 /// Waits for a duration by some clock, such as tokio's.
@@ -72,8 +72,8 @@ impl Job {
         Ok(listed.iter().filter_map(|object| object.name.parse().ok()).max())
     }
 
-    /// Whether nobody else works on the job: the last claim was released, its holder has ended, or this process wrote
-    /// it and has not got the answer.
+    /// Whether no other process works on the job: the last claim was released, its holder has ended, or this process
+    /// wrote it and has not got the answer.
     async fn is_free_for(&self, number: u64, holder: &str) -> Result<bool> {
         let place = self.folder.claim(&self.attempt, number);
         match self.stores.get(&place).await {
@@ -135,7 +135,7 @@ impl Claim {
             Err(error) if error.kind() == ErrorKind::Unavailable => Err(error),
             Ok(true) => {
                 self.job.stores.delete(&place).await?;
-                // Whoever gives up a job removes its claims.
+                // Giving up a job removes its claims.
                 match Latest::of(&self.job.stores, &self.job.folder).await?.number < self.job.generation() {
                     true => Err(refused(&place)),
                     false => Err(self.job.given_up()),

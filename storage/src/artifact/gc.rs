@@ -1,5 +1,5 @@
-//! Removes what nobody can find or finish: artifacts under a root without an entry in its catalog, what jobs that are
-//! over left there, and entries without an artifact.
+//! Removes what no process can find or finish: artifacts under a root without an entry in its catalog, what jobs that
+//! are over left there, and entries without an artifact.
 //!
 //! Nothing is removed because of its age. Before anything of an unfinished job is deleted, its generation is written as
 //! aborted, so that the job cannot be committed any more, however late its writes arrive. Whether a job lives is asked
@@ -131,7 +131,7 @@ struct Verdict<'a> {
     dead: Vec<&'a Object>,
     /// All attempts up to this generation are over.
     over: u64,
-    /// Whether nobody writes there.
+    /// Whether no process writes there.
     is_quiet: bool,
 }
 

@@ -37,7 +37,8 @@ fn machine() -> Option<String> {
     Some(format!("{}-{ids}", boot.trim()))
 }
 
-/// The time at which a process was started. `None` if there is none, or if it has ended and nobody has asked how.
+/// The time at which a process was started. `None` if there is none, or if it has ended and its parent has not asked
+/// how.
 fn start_of(pid: u32) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name of the program is in brackets, and may contain spaces.

@@ -98,7 +98,8 @@ async fn has_attempt(stores: &Stores, folder: &Folder, number: u64) -> Result<bo
     let jobs = folder.jobs();
     let prefix = jobs[folder.object("").len()..].to_owned();
     let objects = stores.list(&jobs).await?;
-    Ok(objects.iter().any(|object| {
-        matches!(Kind::of(&format!("{prefix}/{}", object.name)), Kind::OfAttempt(attempt) if attempt.generation > number)
+    Ok(objects.iter().any(|object| match Kind::of(&format!("{prefix}/{}", object.name)) {
+        Kind::OfAttempt(attempt) => attempt.generation > number,
+        _ => false,
     }))
 }

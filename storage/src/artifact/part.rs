@@ -12,7 +12,7 @@ use super::manifest::ArtifactFile;
 use crate::objects::Upload;
 use crate::{Result, Stores};
 
-/// A part of a job's result that is complete. The record of it is what a job that goes on finds.
+/// A part of a job's result that is complete. A job that resumes finds its record.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Part {

@@ -10,7 +10,7 @@ use crate::Result;
 use crate::objects::Object;
 
 /// Deletes what other attempts wrote, which will never be committed now, and files of the committed one that are no
-/// part of it. Whoever opens the job again, or collects garbage, does so too, so a failure is only noted.
+/// part of it. Opening the job again, and collecting garbage, do so too, so a failure is only noted.
 pub(super) async fn sweep(artifact: &Artifact) {
     if let Err(error) = try_sweep(artifact).await {
         tracing::debug!(artifact = artifact.url(), %error, "not all that is no part of it could be removed");

@@ -16,6 +16,6 @@ mod table;
 mod table_call;
 mod weave;
 
-pub(super) use layers::WovenLayer;
+pub(super) use layers::{Woven, WovenLayer};
 pub(crate) use table::FeedTable;
 pub(super) use weave::weave;

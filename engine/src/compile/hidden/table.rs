@@ -24,7 +24,7 @@ impl FeedTable {
     }
 
     /// The table with the hidden columns appended.
-    pub(super) fn widened(name: &str, schema: &Schema) -> Self {
+    pub(crate) fn widened(name: &str, schema: &Schema) -> Self {
         let hidden = HIDDEN.map(|name| Arc::new(Field::new(name, DataType::UInt64, false)));
         let fields: Vec<_> = schema.fields().iter().cloned().chain(hidden).collect();
         Self::new(name, Arc::new(Schema::new(fields)))

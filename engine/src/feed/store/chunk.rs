@@ -47,7 +47,7 @@ impl ChunkRows {
 /// Transforms the rows `range` of `window`.
 pub(super) async fn transform(core: &FeedCore, id: WindowId, window: &Window, range: Range<u64>) -> Result<ChunkRows> {
     let raise = core.settings.on_error == OnError::Raise;
-    let transformed = window.transform(core, std::slice::from_ref(&range), raise).await?;
+    let transformed = window.transform(std::slice::from_ref(&range), raise).await?;
     let mut chunk = ChunkRows {
         first: range.start,
         bytes: transformed.batches.iter().map(batch_bytes).sum(),

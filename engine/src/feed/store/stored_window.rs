@@ -71,9 +71,13 @@ impl StoredWindow {
         prepared.chunks.lock().all.iter().map(|chunk| chunk.state.bytes()).sum()
     }
 
-    /// The schema of its samples.
+    /// The schema of its samples. A window whose rows are kept may leave other last steps to its reader than the feed's
+    /// other windows, so this is known when its rows are.
     pub fn schema(&self) -> SchemaRef {
-        self.core.stage.schema()
+        match self.prepared() {
+            Some(Ok(prepared)) => prepared.window.schema(),
+            _ => self.core.stage.schema(),
+        }
     }
 
     fn prepared(&self) -> Option<Result<&Prepared>> {

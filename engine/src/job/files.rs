@@ -1,0 +1,38 @@
+//! The files of a job: how the first epoch of a feed is divided and encoded.
+
+use std::collections::BTreeMap;
+
+use forebay_protocol::OnError;
+use forebay_storage::artifact::Part;
+use forebay_storage::writers::OutputFormat;
+
+use super::plan::JobPlan;
+use crate::feed::Feed;
+
+/// All that a process needs to write some files of a job.
+pub(super) struct JobFiles {
+    pub(super) feed: Feed,
+    pub(super) format: OutputFormat,
+    pub(super) plan: JobPlan,
+    /// The job's id.
+    pub(super) id: String,
+}
+
+impl JobFiles {
+    /// The numbers of the files that are not among `parts`.
+    pub(super) fn missing(&self, parts: &BTreeMap<u64, Part>) -> Vec<u64> {
+        (0..self.plan.files()).map(u64::from).filter(|number| !parts.contains_key(number)).collect()
+    }
+
+    pub(super) fn source_rows_of(&self, file: u64) -> u64 {
+        let windows = self.plan.windows_of(u32::try_from(file).unwrap_or(u32::MAX));
+        let epoch = self.feed.core().plan.epoch(0);
+        epoch.rows_before(windows.end) - epoch.rows_before(windows.start)
+    }
+
+    /// The folder of the bad rows, if the feed records them.
+    pub(super) fn quarantine(&self) -> Option<String> {
+        let is_kept = self.feed.settings().on_error == OnError::Quarantine;
+        is_kept.then(|| format!("{}/job-{}", self.feed.quarantine_url(), self.id))
+    }
+}

@@ -1,0 +1,30 @@
+//! The configuration of DataFusion for pipelines.
+
+use std::sync::Arc;
+
+use datafusion::execution::SessionStateBuilder;
+use datafusion::prelude::{SessionConfig, SessionContext};
+
+/// DataFusion with the operators and the syntax of pipelines.
+pub(crate) fn planner() -> SessionContext {
+    let mut config = SessionConfig::new().with_target_partitions(1).with_information_schema(false);
+    let parser = &mut config.options_mut().sql_parser;
+    // Arrow's view types are recent: many readers of Flight and IPC do not support them.
+    parser.map_string_types_to_utf8view = false;
+    parser.collect_spans = true;
+    let mut builder = SessionStateBuilder::new()
+        .with_config(config)
+        .with_default_features()
+        .with_analyzer_rule(forebay_sql::analyzer_rule())
+        .with_optimizer_rules(forebay_sql::optimizer_rules());
+    let operators = forebay_operators::scalar_udfs().into_iter().map(Arc::new);
+    let functions = builder.scalar_functions().get_or_insert_default();
+    functions.extend(operators);
+    // Later ones replace earlier ones of the same name.
+    functions.extend(forebay_operators::portable_math().into_iter().map(Arc::new));
+    functions.extend(forebay_operators::text_functions().into_iter().map(Arc::new));
+    // First, so that it sees array literals before DataFusion turns them into function calls.
+    builder.expr_planners().get_or_insert_default().insert(0, forebay_sql::expr_planner());
+    builder.relation_planners().get_or_insert_default().insert(0, forebay_sql::relation_planner());
+    SessionContext::new_with_state(builder.build())
+}

@@ -1,0 +1,188 @@
+"""`forebay materialize --connect`: the workers of a server write the files, as processes that are killed."""
+
+import hashlib
+import json
+import random
+import subprocess
+import time
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cluster import Cluster, status_of
+from support import Server, Worker, binary, environment
+
+ROWS, FILES = 6000, 30
+JOB = ["--window-rows", "200", "--file-size", "1"]
+WITHIN_SECONDS = 150
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "numbers").mkdir()
+    for part in range(3):
+        rows = range(part * 2000, (part + 1) * 2000)
+        pq.write_table(pa.table({"n": rows}), tmp_path / "numbers" / f"{part}.parquet", row_group_size=200)
+    (tmp_path / "train.sql").write_text(script(tmp_path, milliseconds=1))
+    return tmp_path
+
+
+def script(folder, milliseconds):
+    """A pipeline that takes time, and has a bad row in each thousand."""
+    return f"""
+    CREATE EXTERNAL TABLE numbers STORED AS PARQUET LOCATION '{folder}/numbers';
+    CREATE PIPELINE train WITH (on_error = 'skip') AS SELECT sleep(n, milliseconds => {milliseconds}) AS n,
+        CAST(CASE WHEN n % 1000 = 7 THEN 'bad' ELSE '1' END AS INT) AS one FROM numbers;
+    """
+
+
+def arguments(server, to, *more):
+    return [binary(), "materialize", "--connect", server, "--to", str(to), *JOB, "--output", "json", *more]
+
+
+def begin(server, to, *more):
+    command = arguments(server, to, *more)
+    return subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def end(process):
+    out, err = process.communicate(timeout=WITHIN_SECONDS)
+    assert process.returncode == 0, err
+    return json.loads(out)
+
+
+def refused(server, to, *more):
+    ended = subprocess.run(arguments(server, to, *more), env=environment(), capture_output=True, text=True, timeout=60)
+    assert ended.returncode != 0
+    return ended.stderr
+
+
+def digests(folder):
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.glob("*.parquet"))}
+
+
+@pytest.fixture
+def alone(folder):
+    """The digests of the files that one process writes."""
+    quick = folder / "alone.sql"
+    quick.write_text(script(folder, milliseconds=0))
+    command = [binary(), "materialize", quick, "--to", folder / "alone", *JOB, "--output", "json"]
+    subprocess.run(command, env=environment(), check=True, capture_output=True, timeout=60)
+    return [*digests(folder / "alone").values()]
+
+
+def test_workers_write_what_one_process_writes(folder, alone):
+    with Server(folder / "train.sql", "--no-worker", "--allow-write", str(folder / "out")) as server:
+        waits = begin(server.uri, folder / "out/a")
+        with Worker(server), Worker(server):
+            # A second client of the same job, a job of another target, and a reader of the same pipeline.
+            other, second = begin(server.uri, folder / "out/b"), begin(server.uri, folder / "out/a")
+            read = subprocess.run(
+                [binary(), "run", "--connect", server.uri, "--window-rows", "200", "--output", "json"],
+                env=environment(), capture_output=True, text=True, timeout=WITHIN_SECONDS,
+            )  # fmt: skip
+            results = [end(process) for process in (waits, second, other)]
+            assert json.loads(read.stdout.splitlines()[-1])["samples"] == ROWS - 6
+            for result in results:
+                assert (result["rows"], result["files"], result["bad_rows"]) == (ROWS - 6, FILES, 6)
+            assert results[0]["job"] == results[1]["job"] and results[0]["url"] == str(folder / "out/a")
+            assert [*digests(folder / "out/a").values()] == [*digests(folder / "out/b").values()] == alone
+            again = end(begin(server.uri, folder / "out/a"))
+            assert again["found"] and again["rows"] == ROWS - 6
+
+
+def test_what_is_refused(folder):
+    tokens = folder / "tokens"
+    tokens.write_text("reads-only-but-long reader train\noperates-all-but-long operator\n")
+    tokens.chmod(0o600)
+    with Server(folder / "train.sql", "--allow-write", f"{folder}/out") as server:
+        for to in ["other", "out-of-reach", "out/../other"]:
+            error = refused(server.uri, f"{folder}/{to}")
+            assert "does not write to" in error and f"below {folder}/out" in error or ".." in error, error
+        assert "relative" in refused(server.uri, "out")
+        assert "no pipeline \"tests\"" in refused(server.uri, folder / "out/a", "--pipeline", "tests")
+        assert "format" in refused(server.uri, folder / "out/a", "--format", "parquett")
+        (folder / "out/used").mkdir(parents=True)
+        (folder / "out/used/notes.txt").write_text("mine")
+        assert "notes.txt" in refused(server.uri, folder / "out/used")
+        assert "--dry-run" in refused(server.uri, folder / "out/a", "--dry-run")
+        assert sorted(path.name for path in (folder / "out").iterdir()) == ["used"]
+    with Server(folder / "train.sql") as server:
+        error = refused(server.uri, folder / "out/a")
+        assert "does not write to" in error and "--allow-write" in error
+    with Server(folder / "train.sql", "--allow-write", f"{folder}/out", "--token-file", str(tokens)) as server:
+        assert "operator's right" in refused(server.uri, folder / "out/a", "--token", "reads-only-but-long")
+        assert end(begin(server.uri, folder / "out/a", "--token", "operates-all-but-long"))["rows"] == ROWS - 6
+
+
+def test_a_failing_row_ends_the_job_and_nothing_is_committed(folder):
+    (folder / "train.sql").write_text(script(folder, milliseconds=0).replace("'skip'", "'raise'"))
+    with Server(folder / "train.sql", "--allow-write", str(folder)) as server:
+        assert "bad" in refused(server.uri, folder / "out")
+    assert not list((folder / "out").glob("_forebay/generations/*"))
+
+
+def test_an_interrupted_job_stops_and_resumes(folder, alone):
+    with Server(folder / "train.sql", "--allow-write", str(folder), "--threads", "1") as server:
+        process = begin(server.uri, folder / "out")
+        wait_for_files(folder / "out", 3)
+        process.terminate()
+        _, error = process.communicate(timeout=30)
+        assert process.returncode in (130, 143) and "run the command again to resume" in error
+        before = len(digests(folder / "out"))
+        assert before < FILES
+        assert end(begin(server.uri, folder / "out"))["rows"] == ROWS - 6
+    assert [*digests(folder / "out").values()] == alone
+
+
+def wait_for_files(folder, count):
+    deadline = time.monotonic() + 60
+    while len(list(folder.glob("*.parquet"))) < count:
+        assert time.monotonic() < deadline, f"{len(list(folder.glob('*.parquet')))} files after 60 s"
+        time.sleep(0.02)
+
+
+def test_kills_change_nothing(folder, alone):
+    """Kills the dispatcher, workers and the client again and again while the files are written."""
+    seed = 19
+    print(f"seed {seed}")
+    drawn = random.Random(seed)
+    (folder / "train.sql").write_text(script(folder, milliseconds=4))
+    cluster = WritingCluster(folder, folder / "train.sql", workers=3)
+    try:
+        client, kills = begin(cluster.uris, folder / "out"), []
+        while client.poll() is None and len(kills) < 20:
+            time.sleep(drawn.uniform(0.1, 0.8))
+            kind = drawn.choice(["worker", "worker", "dispatcher", "client"])
+            kills.append(kind)
+            match kind:
+                case "worker":
+                    index = drawn.randrange(3)
+                    cluster.kill(cluster.workers[index])
+                    cluster.start_worker(index)
+                case "dispatcher":
+                    cluster.kill(cluster.dispatchers[0])
+                    cluster.start_dispatcher(0)
+                case "client":
+                    client.kill()
+                    client.communicate()
+                    client = begin(cluster.uris, folder / "out")
+        if client.poll() is not None:
+            assert client.returncode == 0, client.stderr.read()
+        status = status_of(cluster.dispatchers[0])
+        result = end(client)
+        assert (result["rows"], result["bad_rows"]) == (ROWS - 6, 6)
+        assert [*digests(folder / "out").values()] == alone
+        assert {"worker", "dispatcher", "client"} <= {*kills} and len(kills) >= 10, (kills, status)
+        cluster.check_logs()
+    finally:
+        cluster.close()
+
+
+class WritingCluster(Cluster):
+    def start_dispatcher(self, index):
+        only = ["--no-worker", "--allow-write", str(self.folder)]
+        dispatcher = self._start(f"dispatcher-{index}", "serve", self.script, *only, port=self._ports[index])
+        self.dispatchers[index] = dispatcher
+        self._ports[index] = dispatcher.port
