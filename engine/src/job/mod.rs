@@ -1,10 +1,10 @@
 //! Jobs: the samples of a feed's first epoch, written to files once.
 //!
 //! [`plan`] divides the epoch into files of whole windows, by a sample of the first window. [`window_samples`] computes
-//! the samples of some windows, and [`write`] encodes and uploads them as one file. Files are written independently, as
-//! many at a time as there are threads, or by the workers of a cluster ([`shared`]). `forebay_storage::artifact` records
-//! each complete file and commits the job: what lies in the target is the job's whole state, so that any process can
-//! resume it.
+//! the samples of some windows, and [`write`] encodes and uploads them as one file. Files are written independently: as
+//! many at a time as there are threads, or by the workers of a cluster ([`shared`]). `forebay_storage::artifact`
+//! records each complete file and commits the job. The files in the target are the job's whole state, so that any
+//! process can resume it.
 
 mod estimate;
 mod files;
