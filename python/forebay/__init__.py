@@ -113,7 +113,7 @@ def load(
     bucket_by_length: str | None = None,
     bucket_boundaries: list[int] | None = None,
     global_batch_size: int | None = None,
-    cache: Literal["none", "prefix", "full"] | None = None,
+    cache: Literal["none", "source", "prefix", "full"] | None = None,
     # end: options of load
     epochs: int | float | None = None,
     rank: int | None = None,
@@ -151,8 +151,9 @@ def load(
     - `bucket_by_length`: column whose length selects a row's bucket; each global step has rows of one bucket.
     - `bucket_boundaries`: the longest length of each bucket, ascending.
     - `global_batch_size`: samples per global step over all ranks; rows are grouped by this number.
-    - `cache` ("none"): what to keep under the root for later epochs, ranks and jobs: nothing, the part of each sample
-      that is the same in every epoch, or all of it, random results included: "none", "prefix", "full".
+    - `cache` ("none"): what to keep for later epochs, ranks and jobs: nothing, what is read of remote files, the part
+      of each sample that is the same in every epoch, or all of it, random results included: "none", "source", "prefix",
+      "full".
 
     Arguments of Python:
 

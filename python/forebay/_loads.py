@@ -43,7 +43,7 @@ class Loads:
         bucket_by_length: str | None = None,
         bucket_boundaries: list[int] | None = None,
         global_batch_size: int | None = None,
-        cache: Literal["none", "prefix", "full"] | None = None,
+        cache: Literal["none", "source", "prefix", "full"] | None = None,
         # end: options of load
         epochs: int | float | None = None,
         rank: int | None = None,
@@ -100,7 +100,7 @@ class LoadsNamed:
         bucket_by_length: str | None = None,
         bucket_boundaries: list[int] | None = None,
         global_batch_size: int | None = None,
-        cache: Literal["none", "prefix", "full"] | None = None,
+        cache: Literal["none", "source", "prefix", "full"] | None = None,
         # end: options of load of a pipeline
         epochs: int | float | None = None,
         rank: int | None = None,

@@ -30,7 +30,7 @@ FEED: Checks = {
     "bucket_by_length": arguments.text,
     "bucket_boundaries": arguments.ascending,
     "global_batch_size": arguments.positive,
-    "cache": arguments.one_of("none", "prefix", "full"),
+    "cache": arguments.one_of("none", "source", "prefix", "full"),
 }
 READ: Checks = {
     "batch_size": arguments.positive,
@@ -49,6 +49,8 @@ SESSION: Checks = {
     "root": arguments.path,
     "window_memory_limit": arguments.size,
     "lookup_memory_limit": arguments.size,
+    "cache_folder": arguments.path,
+    "cache_limit": arguments.size,
     "sql_rows_limit": arguments.positive,
 }
 # end: checks

@@ -42,6 +42,8 @@ class Session(LoadsNamed):
     - `window_memory_limit` ("128MiB"): memory for windows held ahead of the reader; the window being read is always
       held.
     - `lookup_memory_limit` ("1GiB"): memory for all tables that one feed joins; a feed that needs more is refused.
+    - `cache_folder`: folder of the local disk for what cache = 'source' keeps; "source" below the root by default.
+    - `cache_limit` ("10GiB"): most bytes of remote files that cache = 'source' keeps on the local disk.
     - `sql_rows_limit` (1000000): most rows that one statement of Flight SQL returns; a longer result ends with an
       error.
 
@@ -57,6 +59,8 @@ class Session(LoadsNamed):
         root: str | os.PathLike[str] | None = None,
         window_memory_limit: int | str | None = None,
         lookup_memory_limit: int | str | None = None,
+        cache_folder: str | os.PathLike[str] | None = None,
+        cache_limit: int | str | None = None,
         sql_rows_limit: int | None = None,
         # end: options of a session
     ):

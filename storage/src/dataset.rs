@@ -19,6 +19,7 @@ use crate::formats::table_format::TableFormat;
 use crate::keeping::Keeping;
 use crate::listing;
 use crate::path_columns::{PathColumns, PathValues};
+use crate::piece_cache::PieceCache;
 use crate::pinned::PinnedFile;
 use crate::snapshot::Snapshot;
 use crate::source_file::{Cuts, RowGroup, RowRange};
@@ -32,6 +33,8 @@ const MEASURED_FILES_MAX: usize = 16;
 #[derive(Clone, Debug)]
 pub struct Dataset {
     inner: Arc<DatasetInner>,
+    /// Where pieces of remote files are kept.
+    pieces: Option<Arc<PieceCache>>,
 }
 
 #[derive(Debug)]
@@ -143,7 +146,8 @@ impl Dataset {
         if let Some(keeping) = keeping.filter(|keeping| is_read && begun.elapsed() >= keeping.after) {
             keeping.put(stores, &spec, &files, &schema, &snapshot).await;
         }
-        Ok(Self { inner: Arc::new(DatasetInner { spec, schema, file_schema, path_values, snapshot, files, reader }) })
+        let inner = DatasetInner { spec, schema, file_schema, path_values, snapshot, files, reader };
+        Ok(Self { inner: Arc::new(inner), pieces: None })
     }
 
     /// Opens a dataset that was opened elsewhere with [`spec`](Self::spec), [`schema`](Self::schema) and
@@ -181,7 +185,8 @@ impl Dataset {
             )));
         }
         let spec = spec.clone();
-        Ok(Self { inner: Arc::new(DatasetInner { spec, schema, file_schema, path_values, snapshot, files, reader }) })
+        let inner = DatasetInner { spec, schema, file_schema, path_values, snapshot, files, reader };
+        Ok(Self { inner: Arc::new(inner), pieces: None })
     }
 
     /// A dataset of rows in memory, with one row group per batch. `content` identifies the rows, as a store's version
@@ -198,6 +203,7 @@ impl Dataset {
             relative: Arc::clone(&display),
             display,
             verifier: None,
+            pieces: None,
         }];
         check_names(&schema, &files)?;
         let (location, path_columns) = (name.to_owned(), PathColumns::Ignored);
@@ -205,7 +211,19 @@ impl Dataset {
         let spec = DatasetSpec { location, format, schema: None, path_columns, path_column: None };
         let snapshot = Arc::new(Snapshot::new(&spec, &schema, &files, vec![groups])?);
         let (file_schema, path_values, reader) = (Arc::clone(&schema), PathValues::none(), Box::new(reader));
-        Ok(Self { inner: Arc::new(DatasetInner { spec, schema, file_schema, path_values, snapshot, files, reader }) })
+        let inner = DatasetInner { spec, schema, file_schema, path_values, snapshot, files, reader };
+        Ok(Self { inner: Arc::new(inner), pieces: None })
+    }
+
+    /// The same dataset, which keeps what it reads of remote files.
+    #[must_use]
+    pub fn keeping_pieces(&self, cache: Arc<PieceCache>) -> Self {
+        Self { inner: Arc::clone(&self.inner), pieces: Some(cache) }
+    }
+
+    /// Whether all files are on the local disk or in memory.
+    pub fn is_local(&self) -> bool {
+        self.is_in_memory() || self.inner.files.iter().all(PinnedFile::is_local)
     }
 
     /// Whether the rows are in this process's memory rather than in files.
@@ -287,7 +305,7 @@ impl Dataset {
         let positions: Vec<usize> = (0..columns.len()).filter(|at| columns[*at] < own).collect();
         let output = Arc::new(schema.project(&positions).map_err(|e| Error::internal(e.to_string()))?);
         let request = ReadRequest {
-            file,
+            file: &file,
             groups,
             range,
             schema: &inner.file_schema,
@@ -316,7 +334,7 @@ impl Dataset {
         let (file, groups) = self.find(range)?;
         let schema = &inner.file_schema;
         let request =
-            ReadRequest { file, groups, range, schema, columns: &of_file, dictionaries: &[], output: &output };
+            ReadRequest { file: &file, groups, range, schema, columns: &of_file, dictionaries: &[], output: &output };
         let RangeStatistics { parts, columns: found } = match of_file.is_empty() {
             true => RangeStatistics::unknown(range, std::iter::empty()),
             false => inner.reader.statistics(request, of).await?,
@@ -343,8 +361,15 @@ impl Dataset {
             let range = ranges.first().ok_or_else(|| Error::internal("a file without ranges"))?;
             let (file, groups) = self.find(range)?;
             let schema = &inner.file_schema;
-            let request =
-                ReadRequest { file, groups, range, schema, columns: &of_file, dictionaries: &[], output: &output };
+            let request = ReadRequest {
+                file: &file,
+                groups,
+                range,
+                schema,
+                columns: &of_file,
+                dictionaries: &[],
+                output: &output,
+            };
             inner.reader.bytes_to_read(request, ranges).await
         });
         let measured: Vec<Option<BytesToRead>> = try_join_all(measured).await?;
@@ -362,7 +387,8 @@ impl Dataset {
     }
 
     /// The file of a range, which must come from this snapshot, and the file's row groups.
-    fn find(&self, range: &RowRange) -> Result<(&PinnedFile, &[RowGroup])> {
+    /// The file of a range, and its row groups.
+    fn find(&self, range: &RowRange) -> Result<(PinnedFile, &[RowGroup])> {
         let foreign = || Error::internal(format!("{range:?} is not a range of this snapshot"));
         let index = range.file as usize;
         let source = self.inner.snapshot.files().get(index).ok_or_else(foreign)?;
@@ -371,7 +397,11 @@ impl Dataset {
             && range.first_row.saturating_add(range.rows) <= group.first_row + group.rows;
         let whole = range.rows == group.rows;
         match inside && (whole || self.inner.spec.format.descriptor().reads_parts) {
-            true => Ok((&self.inner.files[index], &source.groups)),
+            true => {
+                let file = &self.inner.files[index];
+                let pieces = self.pieces.clone().filter(|_| !file.is_local());
+                Ok((PinnedFile { pieces, ..file.clone() }, &source.groups))
+            }
             false => Err(foreign()),
         }
     }

@@ -158,6 +158,7 @@ pub(crate) fn pinned(stores: &Stores, location: &str, files: &[SourceFile]) -> R
             etag: file.lasting_etag().cloned(),
             modified_ms: file.modified_ms,
             verifier,
+            pieces: None,
         })
     };
     let pin_or_refuse = |file| {
@@ -324,6 +325,7 @@ fn pin(place: &StoreLocation, meta: ObjectMeta, relative: &str) -> PinnedFile {
         etag: meta.e_tag,
         modified_ms: meta.last_modified.timestamp_millis(),
         verifier: None,
+        pieces: None,
     }
 }
 

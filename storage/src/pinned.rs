@@ -10,6 +10,7 @@ use object_store::path::Path;
 use object_store::{GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt};
 
 use crate::artifact::Verifier;
+use crate::piece_cache::{FileKey, PieceCache};
 use crate::{Error, Result};
 
 /// Files to read at a time.
@@ -28,7 +29,7 @@ where
     T: Send + 'a,
     F: Future<Output = Result<T>> + Send + 'a,
 {
-    let at_once = match files.first().is_some_and(|file| file.display.starts_with('/')) {
+    let at_once = match files.first().is_some_and(PinnedFile::is_local) {
         true => FILES_AT_ONCE,
         false => REMOTE_FILES_AT_ONCE,
     };
@@ -66,6 +67,8 @@ pub struct PinnedFile {
     pub(crate) relative: Arc<str>,
     /// For a file of an artifact, which is the pinned one if its content is.
     pub(crate) verifier: Option<Verifier>,
+    /// Where pieces of it are kept, if it is remote.
+    pub(crate) pieces: Option<Arc<PieceCache>>,
 }
 
 impl PinnedFile {
@@ -77,6 +80,11 @@ impl PinnedFile {
     /// The path below the dataset's folder.
     pub fn relative(&self) -> &str {
         &self.relative
+    }
+
+    /// Whether it is in a file of the local disk.
+    pub(crate) fn is_local(&self) -> bool {
+        self.display.starts_with('/')
     }
 
     /// The size in bytes.
@@ -118,6 +126,29 @@ impl PinnedFile {
 
     /// Reads bytes without verifying their content.
     pub(crate) async fn fetch(&self, range: Option<Range<u64>>) -> Result<Bytes> {
+        match &self.pieces {
+            Some(pieces) => {
+                let range = range.unwrap_or(0..self.size);
+                pieces.read(self.key(), range, |range| self.fetch_stored(Some(range))).await
+            }
+            None => self.fetch_stored(range).await,
+        }
+    }
+
+    /// A name of this content.
+    fn key(&self) -> FileKey {
+        let version = match (&self.verifier, &self.etag) {
+            (Some(verifier), _) => format!("\0content\0{}", verifier.content.digest),
+            (None, Some(etag)) => format!("\0etag\0{etag}"),
+            (None, None) => format!("\0modified\0{}", self.modified_ms),
+        };
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(self.display.as_bytes()).update(version.as_bytes()).update(&self.size.to_le_bytes());
+        *hasher.finalize().as_bytes().first_chunk().expect("a hash has 32 bytes")
+    }
+
+    /// Reads bytes from the store.
+    pub(crate) async fn fetch_stored(&self, range: Option<Range<u64>>) -> Result<Bytes> {
         let expected = range.as_ref().map_or(self.size, |r| r.end - r.start);
         let options = GetOptions::new().with_if_match(self.etag.clone()).with_range(range);
         let result = match self.store.get_opts(&self.location, options).await {

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use forebay_protocol::FeedSettings;
-use forebay_storage::{Dataset, Stores};
+use forebay_protocol::{CacheMode, FeedSettings};
+use forebay_storage::{Dataset, PieceCache, Stores};
 use tokio::sync::OnceCell;
 
 use super::memo::Memo;
@@ -19,7 +19,10 @@ pub(crate) struct FeedCore {
     pub(crate) settings: FeedSettings,
     pub(crate) dataset: Dataset,
     pub(crate) stage: Arc<Stage>,
-    /// What the feed keeps for later epochs, if anything.
+    pub(crate) cache: CacheMode,
+    /// Where pieces of remote files are kept, if they are.
+    pub(crate) pieces: Option<Arc<PieceCache>>,
+    /// What the feed keeps of its rows for later epochs, if anything.
     pub(crate) memo: Option<Arc<Memo>>,
     /// The plan of rows' lengths, if the feed groups rows by length.
     pub(crate) lengths: Option<Lengths>,

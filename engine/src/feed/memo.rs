@@ -101,7 +101,7 @@ impl Memo {
         root: &str,
     ) -> Result<Option<Self>> {
         let keeping = match mode {
-            CacheMode::None => return Ok(None),
+            CacheMode::None | CacheMode::Source => return Ok(None),
             CacheMode::Prefix => Keeping::Prefix,
             CacheMode::Full => Keeping::All,
         };
@@ -141,10 +141,6 @@ impl Memo {
         }))
     }
 
-    pub(super) fn mode(&self) -> CacheMode {
-        self.mode
-    }
-
     /// What is kept, and how much larger than its source it is, measured on a few row ranges.
     pub(super) async fn explain(self: &Arc<Self>, core: &Arc<FeedCore>) -> Result<CacheReport> {
         if let Err(error) = self.cache.look().await {
@@ -169,7 +165,7 @@ impl Memo {
         let bytes_per_byte = (read > 0).then(|| made as f64 / read as f64);
         let RangeCacheUsage { rows, bytes, .. } = self.cache.usage();
         let (mode, folder) = (self.mode, self.cache.folder().to_owned());
-        Ok(CacheReport { mode, folder, rows, bytes, bytes_per_byte })
+        Ok(CacheReport { mode, folder, rows: Some(rows), bytes, limit: None, is_local: false, bytes_per_byte })
     }
 
     /// Tells that a rank reads in this process. Processes of one rank each keep their share of the windows.

@@ -169,9 +169,15 @@ impl Feed {
 
     /// What the feed keeps, for `EXPLAIN PIPELINE`. Computes a few rows.
     pub(crate) async fn explain_cache(&self) -> Result<Option<CacheReport>> {
-        match &self.core().memo {
-            Some(memo) => memo.explain(self.core()).await.map(Some),
-            None => Ok(None),
+        let core = self.core();
+        match (&core.memo, &core.pieces) {
+            (Some(memo), _) => memo.explain(core).await.map(Some),
+            (None, Some(pieces)) => {
+                let (bytes, folder) = (pieces.usage().await.bytes, pieces.folder().display().to_string());
+                let (mode, limit, is_local) = (core.cache, Some(pieces.limit()), core.dataset.is_local());
+                Ok(Some(CacheReport { mode, folder, rows: None, bytes, limit, is_local, bytes_per_byte: None }))
+            }
+            (None, None) => Ok(None),
         }
     }
 

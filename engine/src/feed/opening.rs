@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 
 use datafusion::prelude::SessionContext;
 use forebay_protocol::{CacheMode, FeedSettings};
-use forebay_storage::{Dataset, Stores};
+use forebay_storage::{Dataset, PieceCache, Stores};
 use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
@@ -25,6 +25,8 @@ pub(crate) struct FeedParts<'a> {
     pub(crate) pipeline: Arc<Pipeline>,
     pub(crate) settings: FeedSettings,
     pub(crate) cache: CacheMode,
+    /// Where pieces of remote files are kept, if they are.
+    pub(crate) pieces: Option<Arc<PieceCache>>,
     /// The sample columns to compute, or `None` for all.
     pub(crate) columns: Option<&'a [String]>,
     /// Plans the parts that only some feeds need.
@@ -49,7 +51,10 @@ const SMALL_RANGES_MAX: u64 = 1 << 22;
 impl Feed {
     pub(crate) fn open(parts: FeedParts<'_>) -> Result<Self> {
         let FeedParts { pipeline, settings, cache, columns, context, executor, stores, root, .. } = parts;
-        let dataset = pipeline.dataset.clone();
+        let dataset = match &parts.pieces {
+            Some(pieces) => pipeline.dataset.keeping_pieces(Arc::clone(pieces)),
+            None => pipeline.dataset.clone(),
+        };
         if dataset.snapshot().rows() == 0 {
             let files = dataset.snapshot().files();
             let found = match files.first() {
@@ -80,7 +85,8 @@ impl Feed {
             Some(columns) => Arc::new(pipeline.stage_of(columns, lengths.is_some(), &context.state())?),
             None => Arc::clone(&pipeline.stage),
         };
-        if lengths.is_some() && cache != CacheMode::None && stage.layers().is_empty() {
+        let keeps_rows = matches!(cache, CacheMode::Prefix | CacheMode::Full);
+        if lengths.is_some() && keeps_rows && stage.layers().is_empty() {
             return Err(Error::invalid("\"cache\" cannot be combined with \"bucket_by_length\"")
                 .with_hint("leave out one of them"));
         }
@@ -103,6 +109,8 @@ impl Feed {
             settings,
             dataset,
             stage,
+            cache,
+            pieces: parts.pieces,
             memo,
             lengths,
             lookups: OnceCell::new(),

@@ -118,7 +118,7 @@ impl Feed {
             snapshot: pipeline.dataset.snapshot().id().to_owned(),
             lookups,
             settings: core.settings.clone(),
-            cache: core.memo.as_ref().map_or(CacheMode::None, |memo| memo.mode()),
+            cache: core.cache,
             fingerprint: pipeline.fingerprint().to_owned(),
             files: pipeline.files().clone(),
             operators: pipeline.operators().clone(),

@@ -33,6 +33,7 @@ impl Session {
             root: self.root.clone(),
             window_memory_bytes: self.window_memory_bytes,
             lookup_memory_bytes: self.lookup_memory_bytes,
+            piece_caches: Arc::clone(&self.piece_caches),
             sql_rows_max: self.sql_rows_max,
         }
     }

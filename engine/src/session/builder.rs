@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 
 use super::Session;
 use super::catalog::Catalog;
+use super::piece_caches::PieceCaches;
 use crate::error::{Error, Result};
 use crate::executor::Executor;
 use crate::feed::OpenFeeds;
@@ -20,6 +21,8 @@ pub struct SessionBuilder {
     threads: usize,
     window_memory_bytes: u64,
     lookup_memory_bytes: u64,
+    cache_folder: Option<String>,
+    cache_limit: u64,
     sql_rows_max: u64,
     base: PathBuf,
     root: String,
@@ -32,6 +35,8 @@ impl Session {
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             window_memory_bytes: 0,
             lookup_memory_bytes: 0,
+            cache_folder: None,
+            cache_limit: 0,
             sql_rows_max: 0,
             base: PathBuf::new(),
             root: String::new(),
@@ -44,13 +49,16 @@ impl SessionBuilder {
     /// Sets the options that are given.
     #[must_use]
     pub fn options(self, options: SessionOptions) -> Self {
-        let SessionOptions { threads, base, root, window_memory_limit, lookup_memory_limit, sql_rows_limit } = options;
+        let SessionOptions { threads, base, root, window_memory_limit, lookup_memory_limit, .. } = options;
+        let SessionOptions { cache_folder, cache_limit, sql_rows_limit, .. } = options;
         Self {
             threads: threads.unwrap_or(self.threads),
             base: base.map_or(self.base, PathBuf::from),
             root: root.unwrap_or(self.root),
             window_memory_bytes: window_memory_limit.unwrap_or(self.window_memory_bytes),
             lookup_memory_bytes: lookup_memory_limit.unwrap_or(self.lookup_memory_bytes),
+            cache_folder: cache_folder.or(self.cache_folder),
+            cache_limit: cache_limit.unwrap_or(self.cache_limit),
             sql_rows_max: sql_rows_limit.unwrap_or(self.sql_rows_max),
         }
     }
@@ -117,6 +125,7 @@ impl SessionBuilder {
             root: absolute(self.root)?,
             window_memory_bytes: self.window_memory_bytes,
             lookup_memory_bytes: self.lookup_memory_bytes,
+            piece_caches: Arc::new(PieceCaches::new(self.cache_folder, self.cache_limit)),
             sql_rows_max: self.sql_rows_max,
         })
     }

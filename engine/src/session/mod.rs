@@ -9,6 +9,7 @@ mod builder;
 mod catalog;
 mod jobs;
 mod outputs;
+mod piece_caches;
 mod specs;
 mod statements;
 
@@ -25,6 +26,7 @@ pub use catalog::Broken;
 use catalog::Catalog;
 use forebay_protocol::{CacheMode, FeedOptions, FeedSettings};
 pub use outputs::Output;
+use piece_caches::PieceCaches;
 pub(crate) use statements::misplaced;
 
 use crate::error::Result;
@@ -50,6 +52,7 @@ pub struct Session {
     root: String,
     window_memory_bytes: u64,
     lookup_memory_bytes: u64,
+    piece_caches: Arc<PieceCaches>,
     /// The most rows of a [`TablePreview`](crate::TablePreview).
     pub(crate) sql_rows_max: u64,
 }
@@ -157,10 +160,15 @@ impl Session {
         root: &str,
         columns: Option<&[String]>,
     ) -> Result<Feed> {
+        let pieces = match cache {
+            CacheMode::Source => Some(self.piece_caches.of_root(root)?),
+            _ => None,
+        };
         Feed::open(FeedParts {
             pipeline,
             settings,
             cache,
+            pieces,
             columns,
             context: self.catalog.context(),
             executor: Arc::clone(&self.executor),

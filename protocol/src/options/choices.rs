@@ -32,14 +32,16 @@ impl fmt::Display for OnError {
     }
 }
 
-/// What a feed keeps under the root, so that later epochs, ranks and jobs need not compute it again.
+/// What a feed keeps, so that later epochs, ranks and jobs need not read or compute it again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CacheMode {
     /// Nothing.
     #[default]
     None,
-    /// The part of each sample that is the same in every epoch. It changes no sample.
+    /// What it reads of remote files, on the local disk.
+    Source,
+    /// The part of each sample that is the same in every epoch, under the root. It changes no sample.
     Prefix,
     /// Also random results: all epochs have those of the first.
     Full,
@@ -47,7 +49,7 @@ pub enum CacheMode {
 
 impl CacheMode {
     /// The values as text.
-    pub const WORDS: &[&str] = &["none", "prefix", "full"];
+    pub const WORDS: &[&str] = &["none", "source", "prefix", "full"];
 }
 
 /// How batches are assigned to ranks.

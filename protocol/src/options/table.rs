@@ -50,8 +50,8 @@ declare_options! {
             check: Some(check_global_batch_size),
         }
 
-        /// What to keep under the root for later epochs, ranks and jobs: nothing, the part of each sample that is the
-        /// same in every epoch, or all of it, random results included.
+        /// What to keep for later epochs, ranks and jobs: nothing, what is read of remote files, the part of each sample
+        /// that is the same in every epoch, or all of it, random results included.
         cache: CacheMode = { kind: OptionKind::Choice(CacheMode::WORDS), default: Some("none"), guide: Some(CACHE), }
     }
 
@@ -126,6 +126,12 @@ declare_options! {
         /// Memory for all tables that one feed joins; a feed that needs more is refused.
         lookup_memory_limit: u64 = { kind: OptionKind::Memory, default: Some("1GiB"), guide: Some(JOINS), }
 
+        /// Folder of the local disk for what cache = 'source' keeps; "source" below the root by default.
+        cache_folder: String = { kind: OptionKind::Folder, environment: Some("FOREBAY_CACHE_FOLDER"), guide: Some(SOURCE), }
+
+        /// Most bytes of remote files that cache = 'source' keeps on the local disk.
+        cache_limit: u64 = { kind: OptionKind::Bytes, default: Some("10GiB"), guide: Some(SOURCE), }
+
         /// Most rows that one statement of Flight SQL returns; a longer result ends with an error.
         sql_rows_limit: u64 = {
             kind: OptionKind::Count,
@@ -138,6 +144,7 @@ declare_options! {
 
 const WINDOWS: (&str, &str) = ("windows", "guide.md#windows-how-well-it-shuffles-how-much-memory-it-takes");
 const CACHE: (&str, &str) = ("the cache", "guide.md#the-cache-nothing-is-computed-twice");
+const SOURCE: (&str, &str) = ("remote files", "guide.md#remote-files-on-the-local-disk");
 const BAD_ROWS: (&str, &str) = ("bad rows", "guide.md#bad-rows");
 const BUCKETS: (&str, &str) = ("length buckets", "guide.md#padded-batches-length-buckets");
 const SEVERAL_RANKS: (&str, &str) = ("several ranks", "cluster.md#several-readers-several-ranks");

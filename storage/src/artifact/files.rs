@@ -44,6 +44,7 @@ pub(crate) async fn artifact_files(
             etag: None,
             modified_ms: 0,
             verifier,
+            pieces: None,
         });
     }
     Ok(Some((files, Arc::clone(&artifact.manifest().schema))))
