@@ -50,8 +50,8 @@ declare_options! {
             check: Some(check_global_batch_size),
         }
 
-        /// What to keep for later epochs, ranks and jobs: nothing, what is read of remote files, the part of each sample
-        /// that is the same in every epoch, or all of it, random results included.
+        /// What to keep for later epochs, ranks and jobs: nothing, what is read of remote files, the part of each
+        /// sample that is the same in every epoch, or all of it, random results included.
         cache: CacheMode = { kind: OptionKind::Choice(CacheMode::WORDS), default: Some("none"), guide: Some(CACHE), }
     }
 

@@ -8,8 +8,8 @@ pub(crate) type FileKey = [u8; 16];
 
 /// The pieces that are compared to find one that makes room.
 const COMPARED: usize = 8;
-/// Uses by which a piece must exceed one that makes room for it. While an epoch runs, some pieces of a dataset were used
-/// once more than others.
+/// Uses by which a piece must exceed one that makes room for it. While an epoch runs, some pieces of a dataset were
+/// used once more than others.
 const MORE_USES: u8 = 2;
 /// The most pieces that are not kept whose uses are counted.
 const MISSED_MAX: usize = if cfg!(test) { 1_000 } else { 1 << 20 };
