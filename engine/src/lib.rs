@@ -38,6 +38,7 @@ mod explain;
 mod feed;
 mod function;
 mod job;
+mod measure;
 mod pipeline;
 mod planner;
 mod preview;
@@ -52,8 +53,9 @@ pub use build::build;
 pub use error::{Error, ErrorKind, Result};
 pub use explain::{Explanation, type_name};
 pub use feed::{
-    CacheReport, Feed, FeedSpec, LookupSpec, Reader, SnapshotPieces, SnapshotSource, SourceRow, StoreUsage,
-    StoredState, StoredWindow, WindowPlan, WindowRows, WindowStore, operator_differences, operator_versions,
+    CacheReport, CostMeter, Feed, FeedCosts, FeedSpec, LookupSpec, Reader, SnapshotPieces, SnapshotSource, SourceRow,
+    StoreUsage, StoredState, StoredWindow, WindowPlan, WindowRows, WindowStore, operator_differences,
+    operator_versions,
 };
 pub use forebay_protocol::{
     Batch, Boundaries, CacheMode, DeliveryMode, FeedOptions, FeedSettings, JobOptions, LengthBuckets, OnError,
@@ -61,6 +63,7 @@ pub use forebay_protocol::{
 };
 pub use function::{BatchFn, CallError, Function};
 pub use job::{FilePlan, Job, JobEstimate, JobProgress, JobSpec, Materialized, SharedJob};
+pub use measure::Measurement;
 pub use pipeline::Pipeline;
 pub use preview::Preview;
 pub use session::{Broken, Output, Session, SessionBuilder};
@@ -76,6 +79,8 @@ pub use forebay_arrays::digest;
 /// The file formats of tables and of jobs: their descriptors and their reference.
 pub use forebay_storage::artifact::Garbage;
 pub use forebay_storage::{StoreWait, formats, writers};
+
+pub use forebay_operators::CallCosts;
 
 /// The preprocessing operators: their descriptors and their reference.
 pub use forebay_operators as operators;

@@ -8,8 +8,8 @@ use std::time::Duration;
 use forebay_delivery::messages::{HeldState, StoreWait, WorkerSync};
 use forebay_delivery::{WindowKey, Worker, WorkerAction, WorkerId, WorkerProfile};
 use forebay_engine::{
-    Error, ErrorKind, Feed, Result, Session, SharedJob, SnapshotPieces, SnapshotSource, StoreUsage, StoredState,
-    StoredWindow, WindowStore, build, operator_versions,
+    CostMeter, Error, ErrorKind, Feed, Result, Session, SharedJob, SnapshotPieces, SnapshotSource, StoreUsage,
+    StoredState, StoredWindow, WindowStore, build, operator_versions,
 };
 use forebay_flight_client::DispatcherClient;
 use forebay_flight_client::wire::{SnapshotCall, WindowRequest, WorkerAnswer, WorkerCall, actions};
@@ -378,6 +378,7 @@ impl WorkerService {
                 self.machine.lock().forgive(&id);
                 tracing::info!(feed = %id, pipeline = work.pipeline(), "feed opened");
                 self.metrics.opened(&id, work.pipeline());
+                self.metrics.meter(&id, work.meter());
                 keys.iter().for_each(|key| self.start(&work, key, &mut feeds.files));
                 feeds.all.insert(id, Opening::Done { work, used: Instant::now() });
             }
@@ -480,6 +481,13 @@ impl Work {
         match self {
             Self::Feed(feed) => feed.pipeline(),
             Self::Job(job) => job.pipeline(),
+        }
+    }
+
+    fn meter(&self) -> &CostMeter {
+        match self {
+            Self::Feed(feed) => feed.meter(),
+            Self::Job(job) => job.meter(),
         }
     }
 }

@@ -64,6 +64,7 @@
 
 mod annotations;
 mod arguments;
+mod call_cost;
 mod cast_tensor;
 mod center_crop;
 mod check_size;
@@ -84,6 +85,7 @@ mod json;
 pub mod keyed;
 mod log1p;
 pub mod made_rows;
+mod measured;
 mod normalize;
 pub mod operator;
 mod pad_to;
@@ -107,6 +109,7 @@ mod testing;
 mod text;
 mod text_functions;
 
+pub use call_cost::{CallCost, CallCosts};
 pub use checked_arithmetic::checked_arithmetic;
 pub use datafusion::scalar::ScalarValue;
 pub use descriptor::{
@@ -116,6 +119,7 @@ pub use descriptor::{
 pub use json::json_access;
 pub use keyed::{Draws, KEY_ARGUMENTS, random_key, shared_site};
 pub use made_rows::{InputPart, InputRows, Made, MadeRows, MakeRows, RowAt, WindowTooLarge};
+pub use measured::measured;
 pub use operator::{Arguments, Operator, OperatorUdf};
 pub use portable_math::{portable_math, portable_version};
 pub use random::pick::pick_lazily;

@@ -146,3 +146,28 @@ def test_a_served_script_writes_nothing(folder):
     done = forebay("serve", "job.sql", "--port", "0", folder=folder, expect=2)
     assert "job.sql:4:1" in done.stderr and "a script that is served cannot write files" in done.stderr
     assert not (folder / "out").exists()
+
+
+def test_a_manifest_says_what_the_job_has_cost(folder):
+    (folder / "train.sql").write_text(
+        SCRIPT.replace("n * 2 AS x", "upper(concat(n, 'a')) AS x").replace("FROM numbers;", "FROM numbers WHERE abs(n) <> 7;")
+    )
+    materialize(folder, "--to", "out")
+    (manifest,) = (folder / "out/_forebay").glob("manifest*")
+    costs = json.loads(manifest.read_text())["costs"]
+    assert costs["windows"] >= 20
+    assert all(costs[step] > 0 for step in ["reading", "preparing", "transforming", "encoding", "storing"]), costs
+    rows = {call["name"]: call["rows"] for call in costs["calls"]}
+    # The estimate computes a few rows of the first window before the job begins.
+    assert rows == {"abs": 8000, "concat": 7999, "upper": 7999}, costs
+    assert all(call["seconds"] > 0 and call["bytes_in"] > 0 and call["bytes_out"] > 0 for call in costs["calls"])
+
+
+def test_explain_measures_windows(folder):
+    command = ["explain", "train.sql", "--window-rows", "400", "--measure", "3", "--output", "json"]
+    (folder / "train.sql").write_text(SCRIPT.replace("n * 2", "10 / (abs(n) % 4)"))
+    measured = json.loads(forebay(*command, folder=folder).stdout)["measured"]
+    assert (measured["windows"], measured["rows"], measured["samples"], measured["bad_rows"]) == (3, 1200, 900, 300)
+    assert measured["reading"] > 0 and measured["calls"][0]["name"] == "abs"
+    text = forebay("explain", "train.sql", "--window-rows", "400", "--measure", folder=folder).stdout
+    assert "measured 1 windows: 400 rows, 300 samples, 100 bad rows" in text and "us/row" in text

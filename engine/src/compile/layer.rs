@@ -12,6 +12,7 @@ use arrow::datatypes::SchemaRef;
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::{Expr, LogicalPlanBuilder};
 use forebay_arrays::batch_bytes;
+use forebay_operators::CallCost;
 use forebay_storage::Dataset;
 
 use super::change::Change;
@@ -128,6 +129,11 @@ impl Layer {
     /// The lookup table, if the layer is a join.
     pub(crate) fn lookup(&self) -> Option<&LookupPlan> {
         self.lookup.as_ref()
+    }
+
+    /// The same layer, the calls below whose operator count what they cost.
+    pub(super) fn measured(self, costs: &mut Vec<Arc<CallCost>>) -> Result<Self> {
+        Ok(Self { below: self.below.measured(costs)?, ..self })
     }
 
     /// The input rows that pass the filters below the operator.

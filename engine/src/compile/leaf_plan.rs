@@ -6,10 +6,11 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions, UInt64Array};
 use arrow::datatypes::{DataType, SchemaRef};
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::physical_plan::filter::{FilterExec, FilterExecBuilder};
 use datafusion::physical_plan::projection::{ProjectionExec, ProjectionExpr};
 use datafusion::physical_plan::{ExecutionPlan, displayable};
 use forebay_operators::image_chain::fuse;
-use forebay_operators::pick_lazily;
+use forebay_operators::{CallCost, measured, pick_lazily};
 
 use super::deferred::defer_last_steps;
 use super::dictionary;
@@ -83,6 +84,29 @@ impl LeafPlan {
         Ok(Self { plan, unfinished, leaf_schema, inputs })
     }
 
+    /// The same plan, whose calls count what they cost. Nothing may rewrite it afterwards.
+    pub(super) fn measured(self, costs: &mut Vec<Arc<CallCost>>) -> Result<Self> {
+        let plan = self.plan.transform_up(|node| {
+            let any = node.as_ref() as &dyn Any;
+            let plan: Arc<dyn ExecutionPlan> = if let Some(projection) = any.downcast_ref::<ProjectionExec>() {
+                let input = projection.input();
+                let exprs = projection.expr().iter().map(|output| {
+                    let expr = measured(Arc::clone(&output.expr), &input.schema(), costs)?;
+                    Ok(ProjectionExpr { expr, alias: output.alias.clone() })
+                });
+                let exprs = exprs.collect::<datafusion::error::Result<Vec<_>>>()?;
+                Arc::new(ProjectionExec::try_new_with_schema_metadata(exprs, Arc::clone(input), &projection.schema())?)
+            } else if let Some(filter) = any.downcast_ref::<FilterExec>() {
+                let predicate = measured(Arc::clone(filter.predicate()), &filter.input().schema(), costs)?;
+                Arc::new(FilterExecBuilder::from(filter).with_predicate(predicate).build()?)
+            } else {
+                return Ok(Transformed::no(node));
+            };
+            Ok(Transformed::yes(plan))
+        });
+        Ok(Self { plan: plan.data()?, ..self })
+    }
+
     pub(crate) fn display(&self) -> String {
         displayable(self.plan.as_ref()).indent(false).to_string()
     }
@@ -153,6 +177,12 @@ impl Select {
     /// Whether it draws random values.
     pub(crate) fn is_random(&self) -> bool {
         self.whole.inputs.contains(&LeafColumn::RandomKey)
+    }
+
+    /// The same conditions, whose calls count what they cost. Those of single conditions, which only run for bad rows,
+    /// do not count.
+    pub(super) fn measured(self, costs: &mut Vec<Arc<CallCost>>) -> Result<Self> {
+        Ok(Self { whole: self.whole.measured(costs)?, ..self })
     }
 
     /// The leaf columns that it reads.

@@ -152,8 +152,9 @@ pub(crate) async fn compile(
         made = layer.columns().to_vec();
         stage.push_below(layer);
     }
-    match tables[&table].has_dictionaries() {
-        true => stage.with_categories(),
-        false => Ok(stage),
-    }
+    let stage = match tables[&table].has_dictionaries() {
+        true => stage.with_categories()?,
+        false => stage,
+    };
+    stage.measured()
 }

@@ -15,6 +15,7 @@ use datafusion::execution::TaskContext;
 use datafusion::physical_plan::collect;
 use forebay_arrays::batch_bytes;
 use forebay_diagnostics::shortened;
+use forebay_operators::CallCost;
 use forebay_storage::{Dataset, RowRange};
 use futures::FutureExt;
 
@@ -40,6 +41,8 @@ pub(crate) struct Stage {
     categories: Vec<usize>,
     /// The conditions on the driving table that bounds can refute.
     pruning: OnceLock<Vec<Pruning>>,
+    /// What its calls cost.
+    costs: Vec<Arc<CallCost>>,
     context: Arc<TaskContext>,
 }
 
@@ -83,13 +86,27 @@ impl BadRow {
 impl Stage {
     pub(crate) fn new(select: Option<Select>, transform: LeafPlan, context: Arc<TaskContext>) -> Self {
         let columns = ascending(select.iter().flat_map(Select::columns).chain(transform.columns()));
-        let (categories, pruning) = (Vec::new(), OnceLock::new());
-        Self { layers: Vec::new(), select, transform, columns, categories, pruning, context }
+        let (layers, categories, pruning, costs) = (Vec::new(), Vec::new(), OnceLock::new(), Vec::new());
+        Self { layers, select, transform, columns, categories, pruning, costs, context }
     }
 
     /// The same stage with fewer sample columns. It still reads the same columns.
     pub(crate) fn giving(self, transform: LeafPlan) -> Self {
         Self { transform, ..self }
+    }
+
+    /// The same stage, whose calls count what they cost. Nothing may rewrite its plans afterwards.
+    pub(crate) fn measured(self) -> Result<Self> {
+        let mut costs = Vec::new();
+        let layers = self.layers.into_iter().map(|layer| layer.measured(&mut costs)).collect::<Result<_>>()?;
+        let select = self.select.map(|select| select.measured(&mut costs)).transpose()?;
+        let transform = self.transform.measured(&mut costs)?;
+        Ok(Self { layers, select, transform, costs, ..self })
+    }
+
+    /// What its calls cost, in the order in which they run. All feeds of the stage count.
+    pub(crate) fn costs(&self) -> &[Arc<CallCost>] {
+        &self.costs
     }
 
     /// Puts a layer below all others.

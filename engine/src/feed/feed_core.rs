@@ -6,6 +6,7 @@ use forebay_protocol::{CacheMode, FeedSettings};
 use forebay_storage::{Dataset, PieceCache, Stores};
 use tokio::sync::OnceCell;
 
+use super::costs::CostMeter;
 use super::memo::Memo;
 use super::plan::FeedPlan;
 use super::quarantine::{self, QuarantinedRow};
@@ -30,6 +31,8 @@ pub(crate) struct FeedCore {
     pub(super) lookups: OnceCell<Vec<Option<Lookup>>>,
     pub(super) lookup_bytes_max: u64,
     pub(crate) plan: Arc<FeedPlan>,
+    /// Counts what its windows cost.
+    pub(crate) meter: CostMeter,
     /// Rows of the dataset from this row on are not read.
     pub(crate) limit: u64,
     pub(crate) executor: Arc<Executor>,

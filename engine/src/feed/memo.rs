@@ -23,6 +23,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout_at;
 
 use super::cache_report::CacheReport;
+use super::costs::{CostMeter, Step};
 use super::feed_core::FeedCore;
 use super::rows_read::{limited, with_keys};
 use crate::build::build;
@@ -234,15 +235,20 @@ impl Memo {
     /// Gets what the keeping stage makes of a range. Random values are those of `epoch`.
     pub(super) async fn get(&self, core: &FeedCore, wanted: Wanted, epoch: u64) -> Result<Made> {
         let Wanted { range, ids, found } = wanted;
+        let begun = Instant::now();
         if let Some(found) = found
             && let Some(rows) = self.cache.read(&found).await
         {
+            core.meter.count(Step::Reading, begun);
             return Ok(Made { ids, rows, is_new: false });
         }
+        let begun = Instant::now();
         let parts = self.stage.possible(&core.dataset, range).await?;
         let columns = self.stage.read_columns();
         let read = parts.iter().map(|part| core.dataset.read_with_dictionaries(part, columns, &[]));
         let read: Vec<_> = try_join_all(read).await?.into_iter().map(|read| limited(read, core.limit)).collect();
+        core.meter.count(Step::Reading, begun);
+        let begun = Instant::now();
         let mut bad: Vec<BadRead> = read.iter().flat_map(|read| read.bad.clone()).collect();
         let layer = &self.stage.layers()[0];
         let rows = match with_keys(&read, core.settings.seed, epoch)? {
@@ -256,15 +262,19 @@ impl Memo {
                 RangeRows { batch, sample_ids: UInt64Array::from_iter_values([]), bad }
             }
         };
+        core.meter.count(Step::Preparing, begun);
         Ok(Made { ids, rows, is_new: true })
     }
 
     /// Keeps what was computed. If that fails, the feed continues without keeping more for a while.
-    pub(super) async fn keep(&self, made: Vec<(Range<u64>, RangeRows)>) {
+    pub(super) async fn keep(&self, made: Vec<(Range<u64>, RangeRows)>, meter: &CostMeter) {
         if made.is_empty() || self.has_failed() {
             return;
         }
-        if let Err(error) = self.cache.keep(&made).await
+        let begun = Instant::now();
+        let kept = self.cache.keep(&made).await;
+        meter.count(Step::Storing, begun);
+        if let Err(error) = kept
             && self.failed.lock().replace(Instant::now()).is_none_or(|at| at.elapsed() >= FAILURE_PAUSE)
         {
             let folder = self.cache.folder();

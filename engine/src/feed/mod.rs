@@ -8,6 +8,7 @@
 mod buckets;
 mod cache_report;
 mod copy_out;
+mod costs;
 mod count;
 mod feed_core;
 mod id;
@@ -34,6 +35,8 @@ use forebay_protocol::{DeliveryMode, EPOCHS_MAX, FeedSettings, OFFSET_MAX, ReadO
 use forebay_storage::Dataset;
 
 pub use cache_report::CacheReport;
+pub(crate) use costs::Step;
+pub use costs::{CostMeter, FeedCosts};
 pub(crate) use feed_core::FeedCore;
 pub(crate) use opening::{FeedParts, OpenFeeds};
 pub use plan::WindowPlan;
@@ -165,6 +168,11 @@ impl Feed {
     /// The stage to show: that which keeps something, if there is one.
     pub(crate) fn shown_stage(&self) -> &Stage {
         self.core().memo.as_ref().map_or(&self.core().stage, |memo| &memo.stage)
+    }
+
+    /// What counts the costs of this feed in this process.
+    pub fn meter(&self) -> &CostMeter {
+        &self.core().meter
     }
 
     /// What the feed keeps, for `EXPLAIN PIPELINE`. Computes a few rows.

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
 use super::Feed;
+use super::costs::CostMeter;
 use super::feed_core::FeedCore;
 use super::id::feed_id;
 use super::memo::Memo;
@@ -100,6 +101,7 @@ impl Feed {
         let of_columns = of_columns.map_or(String::new(), |hash| format!("-{}", &hash[..8]));
         check_ranges(&dataset, &settings)?;
         let ranges = dataset.row_ranges((settings.window_bytes / RANGES_PER_WINDOW).max(1));
+        let meter = CostMeter::new(memo.as_ref().map_or(&stage, |memo| &memo.stage).costs());
         let core = FeedCore {
             quarantine_url: format!("{}/quarantine/{id}{of_columns}", root.trim_end_matches('/')),
             root: root.to_owned(),
@@ -108,6 +110,7 @@ impl Feed {
             limit: pipeline.limit.unwrap_or(u64::MAX),
             settings,
             dataset,
+            meter,
             stage,
             cache,
             pieces: parts.pieces,

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 
 use arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, UInt64Array};
 use arrow::compute::{concat, interleave};
@@ -20,6 +21,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::buckets::{Grouped, group};
 use super::copy_out::copied_out;
+use super::costs::{CostMeter, Step};
 use super::feed_core::FeedCore;
 use super::memo::{Made, Memo, Wanted};
 use super::rows_read::{limited, with_keys};
@@ -49,6 +51,7 @@ const GROUP_DOMAIN: u64 = 0x6772_6f75_7000;
 #[derive(Clone)]
 pub(crate) struct Window {
     stage: Arc<Stage>,
+    meter: CostMeter,
     sources: Vec<SourceRows>,
     order: Vec<Row>,
     bad: Vec<BadRow>,
@@ -87,11 +90,14 @@ impl Window {
             .map(|range| {
                 let reader = Arc::clone(core);
                 let mut task = core.executor.spawn(async move {
+                    let begun = Instant::now();
                     let (columns, categories) = (reader.stage.read_columns(), reader.stage.read_categories());
                     let parts = reader.stage.possible(&reader.dataset, range).await?;
                     let read =
                         parts.iter().map(|part| reader.dataset.read_with_dictionaries(part, columns, categories));
-                    Ok::<_, Error>(try_join_all(read).await?)
+                    let read = try_join_all(read).await?;
+                    reader.meter.count(Step::Reading, begun);
+                    Ok::<_, Error>(read)
                 });
                 async move { task.join().await? }
             })
@@ -147,7 +153,7 @@ impl Window {
             }
             group.push(made);
             if new_bytes >= KEPT_AT_ONCE_BYTES {
-                memo.keep(std::mem::take(&mut new)).await;
+                memo.keep(std::mem::take(&mut new), &core.meter).await;
                 new_bytes = 0;
             }
             if rows >= GROUP_ROWS || bytes >= GROUP_BYTES {
@@ -156,7 +162,7 @@ impl Window {
             }
         }
         window.add_risen(group).await?;
-        memo.keep(new).await;
+        memo.keep(new, &core.meter).await;
         window.make_of_window().await?;
         window.finish()
     }
@@ -209,6 +215,7 @@ impl Window {
         if good.is_empty() {
             return Ok(TransformedRows { batches: Vec::new(), bad });
         }
+        let begun = Instant::now();
         let run = self.run(&good);
         let is_copied = run.is_none();
         let mut rows = run.map_or_else(|| self.gather(&good), Ok)?;
@@ -217,6 +224,7 @@ impl Window {
         if !is_copied && !self.is_shared {
             transformed.batches = copied_out(transformed.batches, &rows.batch)?;
         }
+        self.meter.count(Step::Transforming, begun);
         if !stop_at_bad || transformed.bad.is_empty() {
             transformed.bad.extend(bad);
         }
@@ -288,8 +296,8 @@ impl Window {
     /// The same window without its source rows, for callers that already hold its samples, `sample_bytes` in total.
     pub(crate) fn without_sources(&self, sample_bytes: u64) -> Self {
         let (order, bytes) = (self.order.clone(), sample_bytes + (self.order.len() * size_of::<Row>()) as u64);
-        let (stage, groups) = (Arc::clone(&self.stage), self.groups.clone());
-        Self { stage, sources: Vec::new(), order, bad: Vec::new(), groups, is_shared: false, bytes }
+        let (stage, meter, groups) = (Arc::clone(&self.stage), self.meter.clone(), self.groups.clone());
+        Self { stage, meter, sources: Vec::new(), order, bad: Vec::new(), groups, is_shared: false, bytes }
     }
 
     /// `rows` as a slice, if they are adjacent in one source.
@@ -426,20 +434,24 @@ impl<'a> Builder<'a> {
 
     /// Adds rows read from the dataset, and the rows that layers derive from them.
     async fn add(&mut self, group: Vec<RangeRows>) -> Result<()> {
+        let begun = Instant::now();
         self.add_unreadable(&group);
-        match self.with_keys(&group)? {
-            Some(rows) => self.rise(rows, 0).await,
-            None => Ok(()),
+        if let Some(rows) = self.with_keys(&group)? {
+            self.rise(rows, 0).await?;
         }
+        self.core.meter.count(Step::Preparing, begun);
+        Ok(())
     }
 
     /// Adds input rows of the lowest layer, and the rows that layers derive from them.
     async fn add_risen(&mut self, group: Vec<RangeRows>) -> Result<()> {
+        let begun = Instant::now();
         self.add_unreadable(&group);
         let Some(rows) = self.with_keys(&group)? else { return Ok(()) };
         for rows in self.derive(0, vec![rows])? {
             self.rise(rows, 1).await?;
         }
+        self.core.meter.count(Step::Preparing, begun);
         Ok(())
     }
 
@@ -485,7 +497,7 @@ impl<'a> Builder<'a> {
 
     /// Runs the layers that need all rows of the window.
     async fn make_of_window(&mut self) -> Result<()> {
-        let stage = Arc::clone(self.stage);
+        let (stage, begun) = (Arc::clone(self.stage), Instant::now());
         let order = self.core.order(self.epoch);
         for (index, layer) in stage.layers().iter().enumerate().filter(|(_, layer)| layer.is_of_window()) {
             let waiting = std::mem::take(&mut self.waiting[index]);
@@ -493,6 +505,7 @@ impl<'a> Builder<'a> {
                 self.rise(rows, index + 1).await?;
             }
         }
+        self.core.meter.count(Step::Preparing, begun);
         Ok(())
     }
 
@@ -538,14 +551,17 @@ impl<'a> Builder<'a> {
     }
 
     fn finish(mut self) -> Result<Window> {
+        let begun = Instant::now();
         self.keyed.sort_unstable_by_key(|keyed| (keyed.key, keyed.origin, keyed.sample_id));
         let (order, groups) = self.order();
         shared_texts::share(&mut self.sources, self.stage)?;
         let sources = shared_texts::memory_size(&self.sources, self.stage);
         let reasons: usize = self.bad.iter().map(|bad| size_of::<BadRow>() + bad.reason.len()).sum();
         let bytes = (sources + reasons + order.len() * size_of::<Row>()) as u64;
-        let stage = Arc::clone(self.stage);
-        Ok(Window { stage, sources: self.sources, order, bad: self.bad, groups, is_shared: false, bytes })
+        let (stage, meter) = (Arc::clone(self.stage), self.core.meter.clone());
+        meter.count(Step::Preparing, begun);
+        meter.count_window();
+        Ok(Window { stage, meter, sources: self.sources, order, bad: self.bad, groups, is_shared: false, bytes })
     }
 
     /// The content of each position, after all rows have been ordered.

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use forebay_protocol::OnError;
 use forebay_storage::artifact::Part;
 use forebay_storage::writers::OutputFormat;
+use parking_lot::Mutex;
 
 use super::plan::JobPlan;
-use crate::feed::Feed;
+use crate::feed::{Feed, FeedCosts};
 
 /// All that a process needs to write some files of a job.
 pub(super) struct JobFiles {
@@ -16,9 +17,26 @@ pub(super) struct JobFiles {
     pub(super) plan: JobPlan,
     /// The job's id.
     pub(super) id: String,
+    /// The feed's costs that are in the record of a file, or were there before.
+    recorded: Mutex<FeedCosts>,
 }
 
 impl JobFiles {
+    pub(super) fn new(feed: Feed, format: OutputFormat, plan: JobPlan, id: String) -> Self {
+        let recorded = Mutex::new(feed.meter().costs());
+        Self { feed, format, plan, id, recorded }
+    }
+
+    /// What the feed has cost since the last call. Files are written at the same time, so a file's record has the costs
+    /// of others too; the sum over all files is right.
+    pub(super) fn new_costs(&self) -> FeedCosts {
+        let mut recorded = self.recorded.lock();
+        let now = self.feed.meter().costs();
+        let new = now.since(&recorded);
+        *recorded = now;
+        new
+    }
+
     /// The numbers of the files that are not among `parts`.
     pub(super) fn missing(&self, parts: &BTreeMap<u64, Part>) -> Vec<u64> {
         (0..self.plan.files()).map(u64::from).filter(|number| !parts.contains_key(number)).collect()

@@ -29,6 +29,7 @@ pub use estimate::JobEstimate;
 pub use materialized::Materialized;
 pub use progress::JobProgress;
 pub use shared::{FilePlan, JobSpec, SharedJob};
+pub(crate) use window_samples::WindowSamples;
 
 use crate::error::{Error, Result};
 use crate::feed::{Feed, FeedCore};
@@ -76,7 +77,7 @@ impl Job {
         let state = artifact::Job::open(&core.stores, url, &id).await?;
         let most = usize::try_from(memory_limit_bytes / file_memory_bytes(core)).unwrap_or(usize::MAX);
         let writers = core.executor.threads().min(most).max(1);
-        let files = JobFiles { feed, format, plan, id };
+        let files = JobFiles::new(feed, format, plan, id);
         Ok(Self { files, options: options.clone(), sample, state, fingerprint, writers })
     }
 

@@ -12,7 +12,7 @@ use super::files::JobFiles;
 use super::plan::JobPlan;
 use super::{Claimed, Job, JobProgress, Materialized, file_memory_bytes, output_format, short_hash};
 use crate::error::{Error, Result};
-use crate::feed::Feed;
+use crate::feed::{CostMeter, Feed};
 
 /// What a worker needs to write files of a job, beside the feed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -119,7 +119,12 @@ impl SharedJob {
         let core = feed.core();
         let plan = JobPlan::of_files(core, spec.windows_per_file);
         let job = artifact::Job::attach(&core.stores, &spec.url, &spec.id, spec.generation)?;
-        Ok(Self { files: JobFiles { feed, format, plan, id: spec.id.clone() }, job })
+        Ok(Self { files: JobFiles::new(feed, format, plan, spec.id.clone()), job })
+    }
+
+    /// What counts its costs in this process.
+    pub fn meter(&self) -> &CostMeter {
+        self.files.feed.meter()
     }
 
     /// The pipeline whose samples it writes.

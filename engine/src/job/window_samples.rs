@@ -15,7 +15,7 @@ use crate::feed::{FeedCore, PIECE_BYTES_MAX, PIECE_ROWS_MAX, Window};
 
 /// Computes the samples of consecutive windows of the first epoch. While a window is transformed, the next one is
 /// prepared, so it holds at most two.
-pub(super) struct WindowSamples {
+pub(crate) struct WindowSamples {
     core: Arc<FeedCore>,
     /// The windows that are not prepared.
     rest: Range<u32>,
@@ -31,14 +31,14 @@ pub(super) struct WindowSamples {
 }
 
 /// Samples that lie together, and the bad rows among them.
-pub(super) struct Samples {
-    pub(super) batches: Vec<RecordBatch>,
-    pub(super) bad: Vec<BadRow>,
+pub(crate) struct Samples {
+    pub(crate) batches: Vec<RecordBatch>,
+    pub(crate) bad: Vec<BadRow>,
 }
 
 impl WindowSamples {
     /// The samples of `windows`. At most `pieces_max` pieces are transformed at a time.
-    pub(super) fn new(core: Arc<FeedCore>, windows: Range<u32>, pieces_max: usize) -> Self {
+    pub(crate) fn new(core: Arc<FeedCore>, windows: Range<u32>, pieces_max: usize) -> Self {
         let mut samples = Self {
             core,
             rest: windows,
@@ -57,7 +57,7 @@ impl WindowSamples {
     ///
     /// # Errors
     /// Those of reading and computing, and the first bad row if the feed raises them.
-    pub(super) async fn next(&mut self) -> Result<Option<Samples>> {
+    pub(crate) async fn next(&mut self) -> Result<Option<Samples>> {
         loop {
             while self.pieces.len() < self.pieces_max && !self.unread.is_empty() {
                 self.begin_piece();
@@ -81,7 +81,7 @@ impl WindowSamples {
     }
 
     /// Source rows of the windows whose samples were all returned.
-    pub(super) fn source_rows(&self) -> u64 {
+    pub(crate) fn source_rows(&self) -> u64 {
         self.source_rows
     }
 

@@ -7,7 +7,7 @@ use arrow::array::RecordBatch;
 use bytes::Bytes;
 use forebay_storage::artifact::{self, DataFile, Part};
 use forebay_storage::writers::FileWriter;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::JobProgress;
@@ -15,28 +15,16 @@ use super::files::JobFiles;
 use super::window_samples::WindowSamples;
 use crate::compile::BadRow;
 use crate::error::{Error, Result};
+use crate::feed::{FeedCosts, Step};
 
 /// The most different reasons of bad rows that a part's record lists, and the most characters of one.
 const REASONS_MAX: usize = 16;
 const REASON_CHARS_MAX: usize = 200;
 
-/// Seconds that the steps of writing took. Steps of several files overlap.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-struct Costs {
-    /// Waiting for samples to be read and computed.
-    computing: f64,
-    encoding: f64,
-    /// Waiting for the store.
-    storing: f64,
-}
-
 /// The sum of the costs of all parts.
 pub(super) fn total_costs<'a>(parts: impl Iterator<Item = &'a Value>) -> Value {
-    let total = parts.filter_map(|costs| Costs::deserialize(costs).ok()).fold(Costs::default(), |sum, costs| Costs {
-        computing: sum.computing + costs.computing,
-        encoding: sum.encoding + costs.encoding,
-        storing: sum.storing + costs.storing,
-    });
+    let mut total = FeedCosts::default();
+    parts.filter_map(|costs| FeedCosts::deserialize(costs).ok()).for_each(|costs| total.add(costs));
     serde_json::to_value(total).expect("plain data becomes JSON")
 }
 
@@ -103,12 +91,10 @@ impl JobFiles {
         let core = self.feed.core();
         let windows = self.plan.windows_of(u32::try_from(number).unwrap_or(u32::MAX));
         let mut samples = WindowSamples::new(core.clone(), windows, core.executor.threads());
-        let (mut bad, mut costs) = (Vec::new(), Costs::default());
+        let mut bad = Vec::new();
         let mut source_rows = 0;
         loop {
-            let begun = Instant::now();
             let Some(next) = samples.next().await? else { break };
-            costs.computing += begun.elapsed().as_secs_f64();
             bad.extend(next.bad);
             let rows: u64 = next.batches.iter().map(|batch| batch.num_rows() as u64).sum();
             let mut bytes = 0;
@@ -118,7 +104,7 @@ impl JobFiles {
                     None => open.insert(self.begin(job, number)?),
                 };
                 file.rows += rows;
-                bytes = self.write(file, next.batches, false, &mut costs).await?;
+                bytes = self.write(file, next.batches, false).await?;
             }
             let done = samples.source_rows();
             progress.add(done - source_rows, rows, bytes);
@@ -131,16 +117,16 @@ impl JobFiles {
         let (bad_rows, bad_reasons) = (bad.len() as u64, reasons(&bad));
         let (mut files, mut facts) = (Vec::new(), Value::Null);
         if let Some(file) = open {
-            progress.add(0, 0, self.write(file, Vec::new(), true, &mut costs).await?);
+            progress.add(0, 0, self.write(file, Vec::new(), true).await?);
             facts = file.writer.as_ref().map_or(Value::Null, |writer| writer.facts());
         }
         if let Some(file) = open.take() {
             let begun = Instant::now();
             files.push(file.complete().await?);
-            costs.storing += begun.elapsed().as_secs_f64();
+            core.meter.count(Step::Storing, begun);
         }
         let rows_in = files.iter().map(|file| file.rows).sum::<u64>() + bad_rows;
-        let costs = serde_json::to_value(costs).expect("plain data becomes JSON");
+        let costs = serde_json::to_value(self.new_costs()).expect("plain data becomes JSON");
         Ok(Part { files, rows_in, bad_rows, bad_reasons, costs, facts })
     }
 
@@ -152,8 +138,9 @@ impl JobFiles {
 
     /// Encodes rows on the session's threads, and also the end of the file if `ends`. Stores the bytes, and returns
     /// their number.
-    async fn write(&self, open: &mut Open, batches: Vec<RecordBatch>, ends: bool, costs: &mut Costs) -> Result<u64> {
+    async fn write(&self, open: &mut Open, batches: Vec<RecordBatch>, ends: bool) -> Result<u64> {
         let mut writer = open.writer.take().expect("nothing is written after an error");
+        let meter = self.feed.meter().clone();
         let mut task = self.feed.core().executor.spawn(async move {
             let begun = Instant::now();
             let mut encoded = Vec::new();
@@ -165,18 +152,18 @@ impl JobFiles {
                 writer.finish()?;
                 encoded.extend(taken(&mut *writer)?);
             }
-            Ok::<_, Error>((writer, encoded, begun.elapsed()))
+            meter.count(Step::Encoding, begun);
+            Ok::<_, Error>((writer, encoded))
         });
-        let (writer, encoded, encoding) = task.join().await??;
+        let (writer, encoded) = task.join().await??;
         open.writer = Some(writer);
-        costs.encoding += encoding.as_secs_f64();
         let begun = Instant::now();
         let mut bytes = 0;
         for encoded in encoded {
             bytes += encoded.len() as u64;
             open.file.as_mut().expect("it is not complete").write(encoded).await?;
         }
-        costs.storing += begun.elapsed().as_secs_f64();
+        self.feed.meter().count(Step::Storing, begun);
         Ok(bytes)
     }
 }

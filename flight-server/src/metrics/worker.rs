@@ -1,11 +1,11 @@
 //! A worker's metrics.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use forebay_engine::StoredState;
+use forebay_engine::{CallCosts, CostMeter, StoredState};
 use prometheus_client::metrics::histogram::Histogram;
 
 use super::page::{Page, feed_labels};
@@ -47,6 +47,7 @@ pub(super) fn write(page: &mut Page<'_>, worker: &WorkerService) -> fmt::Result 
         "Time from a window's lease until it was computed as far as memory allows",
         histograms(|counts| &counts.ready_seconds),
     )?;
+    costs(page, &feeds)?;
     windows(page, worker, &feeds)?;
     let usage = worker.usage();
     let wait = worker.store_wait();
@@ -79,6 +80,44 @@ pub(super) fn write(page: &mut Page<'_>, worker: &WorkerService) -> fmt::Result 
     page.total("forebay_worker_tickets_refused", "Requests for windows with an invalid ticket", refused)?;
     let is_reachable = f64::from(u8::from(metrics.is_reachable.load(Ordering::Relaxed)));
     page.single("forebay_worker_dispatcher_reachable", "1 while a dispatcher answers", is_reachable)
+}
+
+/// What feeds have cost, by step and by called function.
+fn costs(page: &mut Page<'_>, feeds: &[(Arc<str>, Arc<FeedCounts>)]) -> fmt::Result {
+    let costs_of = |counts: &FeedCounts| counts.meter.lock().as_ref().map(CostMeter::costs).unwrap_or_default();
+    let costs: Vec<_> = feeds.iter().map(|(feed, counts)| (feed, counts, costs_of(counts))).collect();
+    let steps = costs.iter().flat_map(|(feed, counts, costs)| {
+        let seconds = [costs.reading, costs.preparing, costs.transforming, costs.encoding, costs.storing];
+        ["reading", "preparing", "transforming", "encoding", "storing"].into_iter().zip(seconds).map(
+            move |(step, seconds)| {
+                ([("feed", &***feed), ("pipeline", counts.pipeline.as_str()), ("step", step)], seconds)
+            },
+        )
+    });
+    page.counter("forebay_worker_step_seconds", "Time that the steps of computing windows took", steps)?;
+    let mut calls: BTreeMap<[(&str, &str); 3], CallCosts> = BTreeMap::new();
+    for (feed, counts, costs) in &costs {
+        for call in &costs.calls {
+            let labels = [("feed", &***feed), ("pipeline", counts.pipeline.as_str()), ("function", call.name.as_str())];
+            let sum = calls.entry(labels).or_default();
+            sum.seconds += call.seconds;
+            sum.rows += call.rows;
+            sum.bytes_in += call.bytes_in;
+            sum.bytes_out += call.bytes_out;
+        }
+    }
+    let of = |value: fn(&CallCosts) -> f64| calls.iter().map(move |(labels, costs)| (*labels, value(costs)));
+    let help = "Time that calls of functions took, without their arguments";
+    page.counter("forebay_worker_function_seconds", help, of(|costs| costs.seconds))?;
+    page.counter(
+        "forebay_worker_function_rows",
+        "Rows for which functions were called",
+        of(|costs| costs.rows as f64),
+    )?;
+    let help = "Bytes of the arguments of functions";
+    page.counter("forebay_worker_function_input_bytes", help, of(|costs| costs.bytes_in as f64))?;
+    let help = "Bytes of the results of functions";
+    page.counter("forebay_worker_function_output_bytes", help, of(|costs| costs.bytes_out as f64))
 }
 
 /// The windows that the worker holds.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use forebay_engine::{StoredState, WindowKey};
+use forebay_engine::{CostMeter, StoredState, WindowKey};
 use parking_lot::Mutex;
 use prometheus_client::metrics::histogram::Histogram;
 use tokio::time::Instant;
@@ -46,6 +46,8 @@ pub(crate) struct FeedCounts {
     pub(super) failed: AtomicU64,
     pub(super) counted_seconds: Histogram,
     pub(super) ready_seconds: Histogram,
+    /// What counts the costs, since the feed was last opened.
+    pub(super) meter: Mutex<Option<CostMeter>>,
 }
 
 impl AsRef<Sent> for FeedCounts {
@@ -63,6 +65,7 @@ impl FeedCounts {
             failed: AtomicU64::new(0),
             counted_seconds: Histogram::new(LATENCY_SECONDS),
             ready_seconds: Histogram::new(LATENCY_SECONDS),
+            meter: Mutex::new(None),
         }
     }
 }
@@ -71,6 +74,11 @@ impl WorkerMetrics {
     /// This worker opened a feed.
     pub(crate) fn opened(&self, feed: &str, pipeline: &str) {
         self.feeds.get(feed, || FeedCounts::new(pipeline));
+    }
+
+    /// From now on, `meter` counts the costs of a feed.
+    pub(crate) fn meter(&self, feed: &str, meter: &CostMeter) {
+        *self.feeds.get(feed, || FeedCounts::new("")).meter.lock() = Some(meter.clone());
     }
 
     /// A window was leased to this worker.

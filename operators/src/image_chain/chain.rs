@@ -1,6 +1,8 @@
 //! A chain of steps that runs over a column, image by image.
 
 use std::cell::Cell;
+use std::sync::Arc;
+use std::time::Instant;
 
 use arrow::array::{ArrayRef, UInt64Array};
 use arrow::buffer::NullBuffer;
@@ -10,28 +12,30 @@ use forebay_arrays::{Widen, pool};
 use forebay_jpeg::Scale;
 
 use super::{Frame, KEPT_BYTES_MAX, PixelChange, Step, TakenPart};
+use crate::call_cost::CallCost;
 use crate::decode_image::{self, Files, ImageHeader, Limits, Samples, sized};
-use crate::image_column::{self, Image, ImageLayout, Images, Shape, Size};
+use crate::image_column::{self, CHANNELS, Image, ImageLayout, Images, Shape, Size};
 use crate::keyed::Draws;
 use crate::resample::Resampler;
 
 /// Steps in the order in which they run, each with its call site if it is random.
 #[derive(Debug)]
 pub(super) struct Chain {
-    /// The largest image to decode, if the chain begins with files.
-    decodes: Option<Limits>,
+    /// The largest image to decode, if the chain begins with files, and what decoding costs.
+    decodes: Option<(Limits, Arc<CallCost>)>,
     is_fast: bool,
     /// The changes before the first frame.
     lead: Vec<AtSite<PixelChange>>,
     frames: Vec<Framed>,
-    widen: Option<Widen>,
+    widen: Option<(Widen, Arc<CallCost>)>,
 }
 
-/// A step with the site of its call. The site is 0 for a deterministic step, which draws nothing.
+/// A step with the site of its call and what it costs. The site is 0 for a deterministic step, which draws nothing.
 #[derive(Debug)]
 pub(super) struct AtSite<T> {
     pub(super) step: T,
     pub(super) site: u64,
+    pub(super) cost: Arc<CallCost>,
 }
 
 /// A frame and the changes in it.
@@ -69,25 +73,39 @@ impl Chain {
     /// The chain moves a frame that copies before pixelwise changes. The result is the same, and fewer pixels change.
     pub(super) fn new(steps: Vec<AtSite<Step>>) -> Option<Self> {
         let mut chain = Self { decodes: None, is_fast: false, lead: Vec::new(), frames: Vec::new(), widen: None };
-        for (at, AtSite { step, site }) in steps.into_iter().enumerate() {
+        for (at, AtSite { step, site, cost }) in steps.into_iter().enumerate() {
             if chain.widen.is_some() {
                 return None;
             }
             match step {
-                Step::Decode { fast, limits } if at == 0 => (chain.decodes, chain.is_fast) = (Some(limits), fast),
+                Step::Decode { fast, limits } if at == 0 => {
+                    (chain.decodes, chain.is_fast) = (Some((limits, cost)), fast);
+                }
                 Step::Decode { .. } => return None,
                 Step::Frame(frame) => {
                     let before = chain.changes();
                     let copies = matches!(frame.part, super::PartOf::Copied(_));
                     let first = before.iter().rposition(|change| !copies || !change.step.is_of_pixels);
                     let changes = before.split_off(first.map_or(0, |at| at + 1));
-                    chain.frames.push(Framed { frame: AtSite { step: frame, site }, changes });
+                    chain.frames.push(Framed { frame: AtSite { step: frame, site, cost }, changes });
                 }
-                Step::Change(change) => chain.changes().push(AtSite { step: change, site }),
-                Step::Widen(widen) => chain.widen = Some(widen),
+                Step::Change(change) => chain.changes().push(AtSite { step: change, site, cost }),
+                Step::Widen(widen) => chain.widen = Some((widen, cost)),
             }
         }
         Some(chain)
+    }
+
+    /// The costs of the steps, in the order in which they run.
+    pub(super) fn costs(&self) -> Vec<Arc<CallCost>> {
+        let decode = self.decodes.iter().map(|(_, cost)| cost);
+        let mut costs: Vec<&Arc<CallCost>> = decode.chain(self.lead.iter().map(|change| &change.cost)).collect();
+        for Framed { frame, changes } in &self.frames {
+            costs.push(&frame.cost);
+            costs.extend(changes.iter().map(|change| &change.cost));
+        }
+        costs.extend(self.widen.iter().map(|(_, cost)| cost));
+        costs.into_iter().cloned().collect()
     }
 
     /// The list to which the next change belongs.
@@ -100,7 +118,7 @@ impl Chain {
 
     /// Runs over a column of files or of images. `keys` is present if any step is random.
     pub(super) fn run(&self, field: &Field, column: &ArrayRef, keys: Option<&UInt64Array>) -> Result<ArrayRef> {
-        if let Some(limits) = self.decodes {
+        if let Some((limits, _)) = self.decodes {
             let files = Files::try_new(column)?;
             let named = |problem| exec_datafusion_err!("{}: {problem}", decode_image::NAME);
             let picture = |row| match files.get(row) {
@@ -143,11 +161,14 @@ impl Chain {
             let range = layout.range(row);
             match (picture(row)?, &self.widen) {
                 (Some(picture), None) => self.image(picture, key, &mut out.values()[range], &mut scratch)?,
-                (Some(picture), Some(widen)) => {
+                (Some(picture), Some((widen, cost))) => {
                     let mut last = std::mem::take(&mut scratch.last);
                     let pixels = sized(&mut last, range.len());
                     self.image(picture, key, pixels, &mut scratch)?;
-                    widen.fill(pixels, &mut out.values()[range]);
+                    let begun = Instant::now();
+                    let floats = &mut out.values()[range];
+                    widen.fill(pixels, floats);
+                    cost.add(begun.elapsed(), 1, pixels.len() as u64, size_of_val(floats) as u64);
                     scratch.last = last;
                 }
                 (None, None) => out.values::<u8>()[range].fill(0),
@@ -168,13 +189,13 @@ impl Chain {
         let ChainScratch { decoder, resampler, current, next, .. } = scratch;
         let mut size = picture.size();
         let Some((last, before)) = self.frames.split_last() else {
-            picture.whole(out, decoder)?;
+            self.load(picture, out, decoder)?;
             return paint(&self.lead, key, out, size);
         };
         let mut is_loaded = !self.lead.is_empty();
         if is_loaded {
             let pixels = sized(current, size.values());
-            picture.whole(pixels, decoder)?;
+            self.load(picture, pixels, decoder)?;
             paint(&self.lead, key, pixels, size)?;
         }
         let mut step = |Framed { frame, changes }: &Framed, from: &[u8], is_loaded: bool, size: Size, to: &mut [u8]| {
@@ -186,10 +207,15 @@ impl Chain {
                 (false, Picture::File(file, header)) => {
                     let named = |problem| exec_datafusion_err!("{}: {problem}", decode_image::NAME);
                     let scale = if self.is_fast { placed.scale(frame.step.size) } else { Scale::Whole };
-                    decode_image::part(file, header, placed.part, scale, decoder).map_err(named)?
+                    let begun = Instant::now();
+                    let part = decode_image::part(file, header, placed.part, scale, decoder).map_err(named)?;
+                    self.count_decoding(begun, file, part.image.pixels);
+                    part
                 }
             };
+            let (begun, bytes) = (Instant::now(), (taken.part.height * taken.part.width * CHANNELS) as u64);
             placed.fill(taken, to, frame.step.size, resampler)?;
+            frame.cost.add(begun.elapsed(), 1, bytes, to.len() as u64);
             paint(changes, key, to, frame.step.size)
         };
         for framed in before {
@@ -200,14 +226,32 @@ impl Chain {
         step(last, current, is_loaded, size, out)
     }
 
+    /// Writes all pixels of an image.
+    fn load(&self, picture: Picture, out: &mut [u8], decoder: &mut decode_image::DecodeScratch) -> Result<()> {
+        let begun = Instant::now();
+        picture.whole(out, decoder)?;
+        if let Picture::File(file, _) = picture {
+            self.count_decoding(begun, file, out);
+        }
+        Ok(())
+    }
+
+    fn count_decoding(&self, begun: Instant, file: &[u8], pixels: &[u8]) {
+        if let Some((_, cost)) = &self.decodes {
+            cost.add(begun.elapsed(), 1, file.len() as u64, pixels.len() as u64);
+        }
+    }
+
     fn name(&self) -> &'static str {
         if self.decodes.is_some() { decode_image::NAME } else { "images" }
     }
 }
 
 fn paint(changes: &[AtSite<PixelChange>], key: u64, pixels: &mut [u8], size: Size) -> Result<()> {
-    for AtSite { step, site } in changes {
+    for AtSite { step, site, cost } in changes {
+        let begun = Instant::now();
         (step.paint)(&mut Draws::new(key, *site), pixels, size);
+        cost.add(begun.elapsed(), 1, pixels.len() as u64, pixels.len() as u64);
     }
     Ok(())
 }

@@ -13,6 +13,7 @@ use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 use datafusion::scalar::ScalarValue;
 
 use super::chain::{AtSite, Chain};
+use crate::call_cost::CallCost;
 use crate::descriptor::Determinism;
 use crate::operator::{Arguments, OperatorUdf};
 
@@ -27,6 +28,11 @@ pub fn fuse(expr: Arc<dyn PhysicalExpr>, schema: &Schema) -> Result<Arc<dyn Phys
         })
     })
     .data()
+}
+
+/// Returns the costs of a chain's calls, in the order in which they run; `None` for another function.
+pub(crate) fn chain_costs(function: &ScalarUDF) -> Option<Vec<Arc<CallCost>>> {
+    function.inner().downcast_ref::<ChainUdf>().map(|udf| udf.chain.costs())
 }
 
 /// Returns the chain that ends with `top`, as one call.
@@ -52,8 +58,10 @@ fn fused(top: &Arc<dyn PhysicalExpr>, schema: &Schema) -> Result<Option<Arc<dyn 
             site = *literal;
             key = Some(Arc::clone(row_key));
         }
-        steps.push(AtSite { step, site });
-        texts.push(described(descriptor.name, &call.args()[1..]));
+        let text = described(descriptor.name, &call.args()[1..]);
+        let cost = Arc::new(CallCost::new(descriptor.name, text.clone()));
+        steps.push(AtSite { step, site, cost });
+        texts.push(text);
         let Some(input) = call.args().first() else { break };
         source = Arc::clone(input);
     }

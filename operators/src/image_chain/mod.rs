@@ -26,6 +26,7 @@ use crate::operator::Arguments;
 use crate::resample::{Interpolation, Resampler};
 
 pub use deferred::{defer, is_last_step};
+pub(crate) use fuse::chain_costs;
 pub use fuse::fuse;
 
 /// Memory that a thread keeps between columns for one operator. A large photograph fits; a poster does not.

@@ -12,7 +12,9 @@ use datafusion::physical_expr::{PhysicalExpr, create_physical_expr};
 use datafusion::prelude::col;
 
 use super::fuse;
+use crate::call_cost::CallCosts;
 use crate::keyed::Draws;
+use crate::measured::measured;
 use crate::testing::{Column, column, decoded, file, keyed_at, keys, noise, udf};
 
 const FILES: [&str; 14] = [
@@ -121,6 +123,32 @@ fn a_chain_gives_what_its_calls_give() {
         assert_eq!(fused.data_type(plan.batch.schema_ref()).unwrap(), *got.data_type());
         assert!(got.as_ref() == expect.as_ref(), "seed 29, round {round}: {fused}");
     }
+}
+
+#[test]
+fn each_call_of_a_chain_counts_what_it_costs() {
+    let plan = Plan::new(vec![files(&["photo.jpg", "colour.jpg"]), keys(3)]);
+    let mut expr = udf("decode_image").call(vec![col("bytes")]);
+    expr = udf("equalize").call(vec![udf("resize").call(vec![expr, lit(12), lit(10)])]);
+    expr = udf("normalize").call(vec![udf("center_crop").call(vec![expr, lit(4), lit(6)])]);
+    let expr = udf("to_chw").call(vec![expr]);
+    let mut costs = Vec::new();
+    let measured = measured(plan.fused(&expr), plan.batch.schema_ref(), &mut costs).unwrap();
+    for _ in 0..2 {
+        assert!(plan.run(&measured).unwrap().as_ref() == plan.run(&plan.physical(&expr)).unwrap().as_ref());
+    }
+    let costs: Vec<CallCosts> = costs.iter().map(|cost| cost.costs()).collect();
+    let names: Vec<&str> = costs.iter().map(|cost| cost.name.as_str()).collect();
+    assert_eq!(names, ["decode_image", "resize", "equalize", "center_crop", "normalize", "to_chw"]);
+    let file_bytes: usize = ["photo.jpg", "colour.jpg"].iter().map(|name| file(name).len()).sum();
+    assert_eq!(costs[0].bytes_in, 2 * file_bytes as u64);
+    assert_eq!(costs[0].bytes_out, costs[1].bytes_in);
+    let small = [(1, 360), (2, 360), (3, 72), (4, 288)];
+    // Two pictures, twice. The null picture is only seen by the function after the chain.
+    small.iter().for_each(|&(at, bytes)| assert_eq!((costs[at].rows, costs[at].bytes_out), (4, 4 * bytes)));
+    assert_eq!((costs[5].rows, costs[5].call.as_str()), (6, "to_chw()"));
+    assert!(costs.iter().all(|cost| cost.seconds > 0.0), "{costs:?}");
+    assert!(costs[1].call.starts_with("resize(12, 10"), "{costs:?}");
 }
 
 #[test]

@@ -1,0 +1,128 @@
+//! What the windows of a feed cost, by step and by call.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use forebay_operators::{CallCost, CallCosts};
+use serde::{Deserialize, Serialize};
+
+/// What a feed has cost in this process.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FeedCosts {
+    /// Windows that were prepared.
+    pub windows: u64,
+    /// Seconds until row ranges were read and decoded, including the time that stores took. Ranges are read at the
+    /// same time, so the sum may exceed the time that passed.
+    pub reading: f64,
+    /// Seconds of filtering, deriving and ordering rows.
+    pub preparing: f64,
+    /// Seconds of computing samples.
+    pub transforming: f64,
+    /// Seconds of encoding samples as files.
+    pub encoding: f64,
+    /// Seconds of waiting until a store took files, or what the feed keeps.
+    pub storing: f64,
+    /// What calls cost while windows were prepared and samples computed, in the order in which they run.
+    pub calls: Vec<CallCosts>,
+}
+
+impl FeedCosts {
+    /// What was spent since `earlier`.
+    pub(crate) fn since(&self, earlier: &Self) -> Self {
+        let calls = self.calls.iter().enumerate().map(|(at, call)| match earlier.calls.get(at) {
+            Some(before) => CallCosts {
+                seconds: call.seconds - before.seconds,
+                rows: call.rows - before.rows,
+                bytes_in: call.bytes_in - before.bytes_in,
+                bytes_out: call.bytes_out - before.bytes_out,
+                ..call.clone()
+            },
+            None => call.clone(),
+        });
+        Self {
+            windows: self.windows - earlier.windows,
+            reading: self.reading - earlier.reading,
+            preparing: self.preparing - earlier.preparing,
+            transforming: self.transforming - earlier.transforming,
+            encoding: self.encoding - earlier.encoding,
+            storing: self.storing - earlier.storing,
+            calls: calls.collect(),
+        }
+    }
+
+    /// Adds what was spent elsewhere on the same feed.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.windows += other.windows;
+        self.reading += other.reading;
+        self.preparing += other.preparing;
+        self.transforming += other.transforming;
+        self.encoding += other.encoding;
+        self.storing += other.storing;
+        for (at, call) in other.calls.into_iter().enumerate() {
+            match self.calls.get_mut(at).filter(|known| known.call == call.call) {
+                Some(known) => {
+                    known.seconds += call.seconds;
+                    known.rows += call.rows;
+                    known.bytes_in += call.bytes_in;
+                    known.bytes_out += call.bytes_out;
+                }
+                None => self.calls.push(call),
+            }
+        }
+    }
+}
+
+/// Counts what a feed costs. A clone counts the same.
+#[derive(Clone, Debug)]
+pub struct CostMeter {
+    steps: Arc<Steps>,
+    calls: Arc<[Arc<CallCost>]>,
+}
+
+/// Nanoseconds by step.
+#[derive(Debug, Default)]
+struct Steps {
+    windows: AtomicU64,
+    nanoseconds: [AtomicU64; 5],
+}
+
+/// A step of computing a window.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Step {
+    Reading,
+    Preparing,
+    Transforming,
+    Encoding,
+    Storing,
+}
+
+impl CostMeter {
+    /// A meter of a stage with these calls.
+    pub(super) fn new(calls: &[Arc<CallCost>]) -> Self {
+        Self { steps: Arc::default(), calls: calls.into() }
+    }
+
+    /// Counts the time since `begun`.
+    pub(crate) fn count(&self, step: Step, begun: Instant) {
+        self.steps.nanoseconds[step as usize].fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn count_window(&self) {
+        self.steps.windows.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The costs until now. Calls count those of all feeds of the pipeline in this process.
+    pub fn costs(&self) -> FeedCosts {
+        let seconds = |step: Step| self.steps.nanoseconds[step as usize].load(Ordering::Relaxed) as f64 / 1e9;
+        FeedCosts {
+            windows: self.steps.windows.load(Ordering::Relaxed),
+            reading: seconds(Step::Reading),
+            preparing: seconds(Step::Preparing),
+            transforming: seconds(Step::Transforming),
+            encoding: seconds(Step::Encoding),
+            storing: seconds(Step::Storing),
+            calls: self.calls.iter().map(|call| call.costs()).collect(),
+        }
+    }
+}
