@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Write as _};
 
+use forebay_diagnostics::shortened;
 use forebay_protocol::{CacheMode, FeedOptions, OnError};
 use serde::Serialize;
 
@@ -9,6 +10,9 @@ use crate::error::Result;
 use crate::feed::FeedCosts;
 use crate::job::WindowSamples;
 use crate::session::Session;
+
+/// The most characters of a call that are shown.
+const CALL_CHARS_MAX: usize = 60;
 
 /// What the first windows of a pipeline have cost, without a cache.
 #[derive(Clone, Debug, Serialize)]
@@ -62,7 +66,7 @@ impl fmt::Display for Measurement {
             let bytes = |bytes: u64| bytes / call.rows;
             let mut line = format!("    {:<24} {:>9.3} s {each:>9.1} us/row", call.name, call.seconds);
             write!(line, " {:>9} B/row in {:>9} B/row out", bytes(call.bytes_in), bytes(call.bytes_out))?;
-            writeln!(f, "{line}  {}", call.call)?;
+            writeln!(f, "{line}  {}", shortened(&call.call, CALL_CHARS_MAX))?;
         }
         Ok(())
     }

@@ -10,6 +10,7 @@ mod column;
 mod dlpack;
 mod error;
 mod function;
+mod logs;
 mod runtime;
 mod server;
 mod session;
@@ -20,6 +21,7 @@ use pyo3::prelude::*;
 /// The module `forebay._native`.
 #[pymodule(name = "_native")]
 fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    logs::begin();
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<arrow_capsule::ArrowArray>()?;
     module.add_class::<batch::Batch>()?;

@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 use tokio::runtime::{Builder, Handle};
 
 use crate::error::exception;
+use crate::logs;
 
 /// Maximum time until a Ctrl-C is noticed.
 const SIGNALS_EVERY: Duration = Duration::from_millis(50);
@@ -57,8 +58,14 @@ impl Runtime {
                 self.runtime().block_on(async { tokio::time::timeout(SIGNALS_EVERY, future.as_mut()).await })
             });
             match done {
-                Ok(done) => return Ok(done),
-                Err(_) => py.check_signals()?,
+                Ok(done) => {
+                    logs::log(py);
+                    return Ok(done);
+                }
+                Err(_) => {
+                    py.check_signals()?;
+                    logs::log(py);
+                }
             }
         }
     }

@@ -153,8 +153,8 @@ def test_a_manifest_says_what_the_job_has_cost(folder):
         SCRIPT.replace("n * 2 AS x", "upper(concat(n, 'a')) AS x").replace("FROM numbers;", "FROM numbers WHERE abs(n) <> 7;")
     )
     materialize(folder, "--to", "out")
-    (manifest,) = (folder / "out/_forebay").glob("manifest*")
-    costs = json.loads(manifest.read_text())["costs"]
+    (generation,) = (folder / "out/_forebay/generations").iterdir()
+    costs = json.loads(generation.read_text())["body"]["record"]["committed"]["costs"]
     assert costs["windows"] >= 20
     assert all(costs[step] > 0 for step in ["reading", "preparing", "transforming", "encoding", "storing"]), costs
     rows = {call["name"]: call["rows"] for call in costs["calls"]}
