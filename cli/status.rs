@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use clap::Args;
-use forebay_flight_client::{Client, ClusterStatus, JobStatus};
+use forebay_flight_client::{Client, ClusterStatus, JobStatus, StoreWait};
 
 use crate::output::{self, Format};
 use crate::security::ClientSecurity;
@@ -54,6 +54,11 @@ fn describe(job: &JobStatus) -> String {
     }
 }
 
+fn waits(wait: &StoreWait) -> String {
+    let StoreWait { requests, oldest_ms, object } = wait;
+    format!("waits for a store: {requests} requests, the oldest for {:.0} s: {object}", *oldest_ms as f64 / 1e3)
+}
+
 fn print(status: &ClusterStatus) -> Result<()> {
     let megabytes = |bytes: u64| format!("{:.0} MB", bytes as f64 / 1e6);
     let mut workers = vec![["worker", "windows", "held", "of", "silent", "state"].map(str::to_owned).to_vec()];
@@ -66,10 +71,7 @@ fn print(status: &ClusterStatus) -> Result<()> {
             format!("{:.1} s", worker.silent_ms as f64 / 1e3),
             match (&worker.refused[..], &worker.store_wait) {
                 ([], _) if worker.draining => "draining".to_owned(),
-                ([], Some(wait)) => {
-                    let (requests, seconds) = (wait.requests, wait.oldest_ms as f64 / 1e3);
-                    format!("waits for a store: {requests} requests, the oldest for {seconds:.0} s: {}", wait.object)
-                }
+                ([], Some(wait)) => waits(wait),
                 ([], None) => "computing".to_owned(),
                 (refused, _) => format!("refuses {} feeds: {}", refused.len(), refused[0].1.message),
             },
@@ -78,6 +80,9 @@ fn print(status: &ClusterStatus) -> Result<()> {
     match &status.workers[..] {
         [] => output::line("no worker is in contact: start one with `forebay worker --dispatcher URI`")?,
         _ => output::table(&workers)?,
+    }
+    if let Some(wait) = &status.store_wait {
+        output::line(&format!("\nthe dispatcher {}", waits(wait)))?;
     }
     for (script, error) in &status.scripts_failed {
         output::line(&format!("\nthe script {script} could not be opened again: {error}"))?;

@@ -61,4 +61,5 @@ pub use remote::RemoteReader;
 pub use transport::{SliceError, SliceRows, SliceStream, SliceTransport};
 
 /// The result of [`Client::status`].
+pub use forebay_delivery::messages::StoreWait;
 pub use forebay_delivery::{JobStatus, Status as ClusterStatus};

@@ -31,7 +31,7 @@ use crate::metrics::streams::StreamCounts;
 use crate::scripts::Scripts;
 use crate::status::{failure, status, unsendable_schema};
 use crate::transport::flight::FlightSender;
-use crate::worker::WorkerService;
+use crate::worker::{WorkerService, store_wait};
 use crate::{encode, limits, snapshots, sql};
 
 type Reply<T> = Result<Response<T>, Status>;
@@ -168,7 +168,9 @@ impl ProcessService {
     /// the server's memory, and for operators and workers.
     fn status(&self, dispatcher: &DispatcherService, permit: &Permit) -> ClusterStatus {
         let scripts_failed = self.roles.scripts.as_ref().map_or(Vec::new(), |scripts| scripts.failures());
-        let whole = ClusterStatus { scripts_failed, ..dispatcher.status() };
+        // A worker of this process reports it, too.
+        let store_wait = self.roles.worker.is_none().then(|| store_wait(&self.session)).flatten();
+        let whole = ClusterStatus { scripts_failed, store_wait, ..dispatcher.status() };
         match permit.caller {
             Caller::Worker | Caller::Operator | Caller::Reader(Proof::User) => whole,
             Caller::Reader(Proof::Token | Proof::Certificate) => dispatcher.redacted(whole, &permit.pipelines),

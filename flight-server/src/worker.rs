@@ -150,10 +150,7 @@ impl WorkerService {
 
     /// What it waits for from object stores, if it has waited for long.
     pub(crate) fn store_wait(&self) -> Option<StoreWait> {
-        self.session.store_wait().map(|wait| {
-            let (requests, oldest_ms) = (wait.requests, wait.oldest.as_millis() as u64);
-            StoreWait { requests, oldest_ms, object: wait.object }
-        })
+        store_wait(&self.session)
     }
 
     /// The state of each of its windows.
@@ -455,6 +452,14 @@ impl SnapshotSource for SnapshotsOf<'_> {
             }
         }
     }
+}
+
+/// What a session waits for from object stores, if it has waited for long.
+pub(crate) fn store_wait(session: &Session) -> Option<StoreWait> {
+    session.store_wait().map(|wait| {
+        let (requests, oldest_ms) = (wait.requests, wait.oldest.as_millis() as u64);
+        StoreWait { requests, oldest_ms, object: wait.object }
+    })
 }
 
 /// The feeds of a worker. A feed is opened when a window of it is leased.

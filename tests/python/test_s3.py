@@ -274,6 +274,27 @@ def test_a_store_that_stalls_is_logged_and_shown_until_it_answers(bucket, tmp_pa
             assert "waits for a store" not in status()
 
 
+def test_a_dispatcher_that_waits_for_a_store_says_so(bucket, tmp_path):
+    client, _ = bucket
+    client.upload_file(str(PHOTOS / "cat" / "001.jpg"), "bucket", "slow/1.jpg")
+    with interposed(bucket[1]) as (server, environment):
+        script = write_script(tmp_path, "s3://bucket/slow")
+        with Process("serve", script, "--no-worker", variables=environment) as serving:
+            server.stalls = lambda path: "slow" in path
+            asked = ["--connect", serving.uri]
+            reloading = subprocess.Popen([binary(), "reload", *asked], env=clean_environment(), stdout=subprocess.PIPE)
+            deadline = time.monotonic() + 60
+            while True:
+                said = subprocess.run([binary(), "status", *asked], env=clean_environment(), capture_output=True, text=True, timeout=60)
+                if "the dispatcher waits for a store" in said.stdout:
+                    break
+                assert time.monotonic() < deadline, said
+                time.sleep(0.2)
+            assert re.search(r"the dispatcher waits for a store: \d requests, the oldest for \d+ s: http://", said.stdout), said
+            server.released.set()
+            assert reloading.wait(60) == 0
+
+
 def test_a_list_of_paths_in_a_bucket_is_a_table_in_python(bucket, monkeypatch):
     client, environment = bucket
     for name, value in environment.items():

@@ -38,6 +38,9 @@ pub struct Status {
     /// Scripts that could not be opened again, with the error. Their earlier versions are served.
     #[serde(default)]
     pub scripts_failed: Vec<(String, String)>,
+    /// What the dispatcher itself waits for from object stores, if it has waited for long and is no worker.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store_wait: Option<StoreWait>,
 }
 
 /// An open feed.
@@ -166,6 +169,7 @@ impl<P: Plan> Dispatcher<P> {
             workers: workers.collect(),
             workers_lost: self.workers_lost,
             scripts_failed: Vec::new(),
+            store_wait: None,
         }
     }
 
