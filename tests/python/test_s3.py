@@ -281,6 +281,7 @@ def test_a_dispatcher_that_waits_for_a_store_says_so(bucket, tmp_path):
         script = write_script(tmp_path, "s3://bucket/slow")
         with Process("serve", script, "--no-worker", variables=environment) as serving:
             server.stalls = lambda path: "slow" in path
+            (tmp_path / "script.sql").write_text(PIPELINE.format(location="s3://bucket/slow") + "\n-- changed\n")
             asked = ["--connect", serving.uri]
             reloading = subprocess.Popen([binary(), "reload", *asked], env=clean_environment(), stdout=subprocess.PIPE)
             deadline = time.monotonic() + 60
