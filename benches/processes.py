@@ -73,10 +73,16 @@ def reader(forebay: str, uri: str, *more: str, output: str = "json") -> subproce
 
 
 def cluster(
-    stack: contextlib.ExitStack, forebay: str, script: pathlib.Path, workers: int, *options: str, log: str = ""
+    stack: contextlib.ExitStack,
+    forebay: str,
+    script: pathlib.Path,
+    workers: int,
+    *options: str,
+    log: str = "",
+    serving: tuple[str, ...] = (),
 ) -> tuple[Process, list[Process]]:
-    """A dispatcher, and workers that have joined it."""
-    dispatcher = stack.enter_context(Process(forebay, "serve", str(script), "--no-worker"))
+    """A dispatcher with the options `serving`, and workers with `options` that have joined it."""
+    dispatcher = stack.enter_context(Process(forebay, "serve", str(script), "--no-worker", *serving))
     arguments = ("worker", "--dispatcher", dispatcher.uri, *options)
     all_workers = [stack.enter_context(Process(forebay, *arguments, log=log)) for _ in range(workers)]
     while len(status(forebay, dispatcher.uri)["workers"]) < workers:

@@ -49,6 +49,14 @@ def test_coordinated_reads_give_all_ranks_steps_of_one_length():
     assert [line["arithmetic"] for line in lines] == [1.371, 2.004]
 
 
+def test_keeping_and_writing_samples():
+    lines = of_processes("artifacts.py", "--copies", "1", "--texts", "200", "--rows", "40", "--rounds", "1")
+    kinds = [line["measurement"] for line in lines]
+    assert kinds == ["cache"] * 3 + ["parquet"] * 4 + ["killed"] + ["scaling"] * 3
+    [killed] = [line for line in lines if line["measurement"] == "killed"]
+    assert 90 <= killed["written"] <= 100 and killed["windows_computed"] >= 100, killed
+
+
 def test_trainers_share_a_computation():
     options = ["--copies", "1", "--photographs", "24", "--rounds", "1"]
     lines = of_processes("shared_trainers.py", "--trainers", "2", *options)
