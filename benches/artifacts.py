@@ -4,8 +4,8 @@
 
 Linux only. Measurements:
 
-- `cache`: CPU of an epoch of photographs, decoded, resized to 256 x 256, cropped and flipped: without a cache, the
-  first one with `cache = 'prefix'`, and one in a later process. `to_none` divides by the first of these.
+- `cache`: CPU of an epoch of photographs of 1024 x 768, decoded, resized to 256 x 256, cropped and flipped: without a
+  cache, the first one with `cache = 'prefix'`, and one in a later process. `to_none` divides by the first of these.
 - `parquet`: CPU of writing an epoch as Parquet divided by that of reading it, for photographs that are resized to
   256 x 256, and for texts that are packed tokens, by compression. `peak_mb` is the writer's.
 - `killed`: a job of 100 files is killed when 90 of them are written, and resumed: the part of the windows that the
@@ -13,8 +13,8 @@ Linux only. Measurements:
 - `scaling`: seconds of a job on a cluster of 1, 2 and 4 workers of one thread. Its pipeline waits 40 ms for each
   sample, so it needs no cores.
 
-CPU is user and system time of the process, from its start to its end. Prints one JSON line per measurement, medians of
-`--rounds`, then tables.
+CPU is user and system time of the process. Prints one JSON line per measurement, medians of
+`--rounds`, then tables. The programs measure their own CPU and memory.
 """
 
 import argparse
@@ -34,7 +34,14 @@ import pyarrow.parquet as pq
 
 from processes import FOREBAY, ROOT, cluster, slow_feed, table
 
-PHOTOS = "CREATE EXTERNAL TABLE photos STORED AS MEDIA LOCATION 'photos';"
+SAMPLE = ROOT / "examples/photos"
+# The photographs of the sample are small, so that decoding them costs hardly anything.
+LARGE = (
+    f"CREATE EXTERNAL TABLE sample STORED AS MEDIA LOCATION '{SAMPLE}';"
+    "CREATE PIPELINE large AS SELECT label, encode_jpeg(resize(decode_image(bytes), 768, 1024), quality => 90) AS bytes"
+    " FROM sample;"
+)
+PHOTOS = "CREATE EXTERNAL TABLE photos STORED AS PARQUET LOCATION 'photos';"
 CROPPED = PHOTOS + (
     "CREATE PIPELINE p WITH (shuffle = true, batch_size = 16) AS SELECT normalize(random_hflip(random_crop("
     "resize(decode_image(bytes), 256, 256), 224, 224))) AS image, label FROM photos;"
@@ -47,13 +54,15 @@ PACKED = (
 SEED = 4
 
 
-def photographs(folder: pathlib.Path, copies: int):
-    chosen = sorted((ROOT / "examples/photos").glob("*/*.jpg"))
+def photographs(forebay: str, folder: pathlib.Path, copies: int):
+    script = folder / "large.sql"
+    script.write_text(LARGE)
+    run(forebay, "materialize", str(script), "--to", str(folder / "large"), "--window-rows", "60", "--file-size", "8MiB")
     for copy in range(copies):
-        for path in chosen:
-            target = folder / "photos" / str(copy) / path.parent.name / path.name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, target)
+        for path in (folder / "large").glob("*.parquet"):
+            target = folder / "photos" / f"{copy}-{path.name}"
+            target.parent.mkdir(exist_ok=True)
+            os.link(path, target)
 
 
 def texts(folder: pathlib.Path, rows: int):
@@ -67,11 +76,9 @@ def texts(folder: pathlib.Path, rows: int):
 
 def run(*command: str) -> tuple[float, float]:
     """Runs a command to its end. Returns its CPU seconds and its peak memory in MB."""
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    _, state, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(state)
-    assert process.returncode == 0, f"{command} failed"
-    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1e3
+    ended = subprocess.run([*command, "--output", "json"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True)
+    summary = json.loads(ended.stdout.splitlines()[-1])
+    return summary["cpu_seconds"], summary["peak_rss_bytes"] / 1e6
 
 
 def cache(forebay: str, folder: pathlib.Path, rounds: int) -> list[dict]:
@@ -165,7 +172,7 @@ def main():
     figures: list[dict] = []
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        photographs(folder, given.copies)
+        photographs(given.forebay, folder, given.copies)
         texts(folder, given.texts)
         measurements = {
             "cache": lambda: cache(given.forebay, folder, given.rounds),
