@@ -190,6 +190,17 @@ def test_two_scripts_may_not_define_one_name(scripts: Path):
     assert done.returncode == 2 and "there is no script" in done.stderr, done.stderr
 
 
+def sql_command(name: str, number: int, value: bytes) -> bytes:
+    """A command of Flight SQL with one field, as protobuf: a google.protobuf.Any."""
+
+    def field(number: int, content: bytes) -> bytes:
+        assert len(content) < 128, "a longer length has several bytes"
+        return bytes([number << 3 | 2, len(content)]) + content
+
+    message = field(number, value) if value else b""
+    return field(1, f"type.googleapis.com/arrow.flight.protocol.sql.{name}".encode()) + field(2, message)
+
+
 TRAINER, OPERATOR, WORKER = "the-token-of-a-trainer", "the-token-of-the-operator", "the-token-of-the-worker"
 
 
@@ -243,6 +254,19 @@ def test_a_token_is_for_its_pipelines(scripts: Path, tmp_path: Path):
             with pytest.raises(flight.FlightUnauthorizedError, match=refused):
                 list(client.do_action(action, headers))
             reading.cancel()
+
+            # Flight SQL shows all pipelines and tables, so it is for tokens of all.
+            command = sql_command("CommandStatementQuery", 1, b"SELECT * FROM eval")
+            handle = client.get_flight_info(flight.FlightDescriptor.for_command(command), operator).endpoints[0].ticket
+            assert len(client.do_get(handle, operator).read_all()) == ROWS
+            catalogs = sql_command("CommandGetCatalogs", 1, b"")
+            for call in (
+                lambda: client.get_flight_info(flight.FlightDescriptor.for_command(command), headers),
+                lambda: client.get_flight_info(flight.FlightDescriptor.for_command(catalogs), headers),
+                lambda: client.do_get(handle, headers).read_chunk(),
+            ):
+                with pytest.raises(flight.FlightUnauthorizedError, match="Flight SQL"):
+                    call()
 
         done = run("reload", "--connect", server.uri, "--token", TRAINER)
         assert done.returncode == 3 and "needs an operator's right" in done.stderr, done.stderr
