@@ -13,6 +13,8 @@ from counting_bucket import CountingBucket
 from support import binary, environment
 
 ROWS = 300_000
+# The bytes at a file's end that are read to find the footer.
+TAIL = 64 << 10
 # Each layout: pyarrow's options, and the most requests of an epoch in order and of a shuffled one.
 LAYOUTS = {
     "one row group without an index": ({}, 12, 12),
@@ -76,9 +78,20 @@ def epoch(bucket, script, location, query, **options):
     assert done.returncode == 0, done.stderr
     *batches, summary = map(json.loads, done.stdout.splitlines())
     metadata = pq.read_metadata(folder / location)
-    reads = [(start, end) for _, start, end in server.reads if end <= pages_end(metadata)]
+    end_of_pages, size = pages_end(metadata), (folder / location).stat().st_size
+    reads = [(start, end) for _, start, end in server.reads if start < end_of_pages and (start, end) != (size - TAIL, size)]
+    assert all(end <= end_of_pages for _, end in reads), "pages are read together with indexes"
     digests = [batch["digest"] for batch in batches]
     return Epoch(summary["samples"], digests, sum(end - start for start, end in reads), len(reads))
+
+
+def explained(bucket, script) -> list[int]:
+    """What EXPLAIN says of the columns' bytes, and of the bytes that an epoch reads."""
+    command = [binary(), "explain", str(script), "--output", "json", "--root", str(script.parent / "root")]
+    variables = {**environment(), **bucket[0].environment}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=variables)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)["bytes"]
 
 
 def chunks(metadata, columns=None):
@@ -115,6 +128,9 @@ def test_an_epoch_reads_hardly_more_than_its_columns(bucket, tmp_path, number, c
         assert read.samples == ROWS
         assert read.bytes <= 1.05 * stored, f"shuffle = {shuffle}: {read.bytes / stored:.3f} of the bytes"
         assert read.requests <= requests, f"shuffle = {shuffle}"
+        said_stored, said_read = explained(bucket, tmp_path / "script.sql")
+        assert said_stored == pytest.approx(stored, rel=0.02)
+        assert said_read == pytest.approx(read.bytes, rel=0.02), f"shuffle = {shuffle}"
 
 
 @pytest.mark.parametrize("shuffle", ["false", "true"])

@@ -159,7 +159,14 @@ OTHER_VARIABLES = {"--rank": "RANK", "--world-size": "WORLD_SIZE"}
 WITHOUT_VARIABLE = {"--connect", "--help", "--version"}
 
 
-COMMANDS = ["serve", "worker", "reload", "status", "run", "preview", "explain", "sql", "operators", "formats", "demo"]
+COMMANDS = [
+    "demo", "run", "preview", "explain", "materialize", "gc", "serve", "worker", "status", "reload", "operators", "formats", "sql",
+]  # fmt: skip
+
+
+def test_all_commands_are_listed_here():
+    listed = run("--help").stdout.partition("Commands:\n")[2].partition("\n\n")[0]
+    assert re.findall(r"^  (\w+) ", listed, flags=re.MULTILINE) == [*COMMANDS, "help"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
