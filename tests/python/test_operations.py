@@ -41,8 +41,12 @@ def run(*arguments: str | Path, variables: dict[str, str] | None = None) -> subp
 
 def get(server: Process, path: str) -> tuple[int, str]:
     """Returns status and body of a path of the metrics port."""
+    return get_url(server.started["metrics"].replace("/metrics", path))
+
+
+def get_url(url: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(server.started["metrics"].replace("/metrics", path), timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=10) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -101,6 +105,19 @@ def test_the_drain_timeout_bounds_how_long_open_streams_continue(script: Path):
         assert 1.5 <= time.monotonic() - started < 4.5, "the default is 5 s"
 
 
+def test_a_worker_drains_for_as_long_as_it_may(script: Path):
+    with Server(script, "--no-worker") as dispatcher:
+        with Process("worker", "--dispatcher", dispatcher.uri, "--drain-timeout", "1.5", *MEASURED) as worker:
+            with reading(dispatcher):
+                started = time.monotonic()
+                worker.process.send_signal(signal.SIGTERM)
+                until("the answer of a draining worker", lambda: get(worker, "/readyz")[0] == 503)
+                assert get(worker, "/readyz")[1].startswith("draining")
+                assert worker.process.wait(PATIENCE_SECONDS) == 0
+                # What it still sends may continue for 5 s.
+                assert time.monotonic() - started < 20, "the default is 30 s"
+
+
 def test_a_server_that_nobody_reads_from_ends_at_once(script: Path):
     with Server(script, "--drain-timeout", "60") as server:
         started = time.monotonic()
@@ -131,9 +148,16 @@ def test_a_server_that_opens_its_pipelines_can_be_stopped(script: Path):
             "AWS_ACCESS_KEY_ID": "key",
             "AWS_SECRET_ACCESS_KEY": "secret",
         }
-        command = [binary(), "serve", str(script), "--port", "0"]
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        command = [binary(), "serve", str(script), "--port", "0", "--metrics-port", str(port)]
         with subprocess.Popen(command, env=environment() | variables, stderr=subprocess.PIPE) as server:
             store.accept()
+            until("the metrics port", lambda: not socket.socket().connect_ex(("127.0.0.1", port)))
+            status, text = get_url(f"http://127.0.0.1:{port}/readyz")
+            assert status == 503 and text.startswith("starting"), text
+            assert get_url(f"http://127.0.0.1:{port}/healthz") == (200, "ok\n")
             server.terminate()
             assert server.wait(PATIENCE_SECONDS) == 0
 
