@@ -198,7 +198,7 @@ pub struct ReaderSync {
     pub waiting: Option<(WindowId, u64)>,
     /// Whether this is the trainer's last message.
     pub leaving: bool,
-    /// Whether the trainer reads a claim that is not the first of its process. The job goes on, so a window that was
+    /// Whether the trainer reads a claim that is not the first of its process. The job continues, so a window that was
     /// given up stays so.
     #[serde(default)]
     pub is_later_claim: bool,

@@ -468,7 +468,7 @@ impl<P: Plan> Sequencer<P> {
     }
 
     /// Retries failed windows for a reader that joins, because it may have restarted after the failure. If its job
-    /// goes on, lost workers still count, and windows that lost too many stay given up.
+    /// continues, lost workers still count, and windows that lost too many stay given up.
     fn retry_failed(&mut self, from: WindowId, goes_on: bool) {
         if !holds(Rule::FailedIsTriedAgain) {
             return;

@@ -357,7 +357,7 @@ pub(crate) struct OpenJob {
 }
 
 impl OpenJob {
-    /// Asks for the job, so that it goes on, and returns how far it is.
+    /// Asks for the job, so that it continues, and returns how far it is.
     pub(crate) fn ask(&self) -> Result<WritingProgress> {
         let progress = self.dispatcher.act(|DispatcherState { dispatcher, .. }| {
             dispatcher.ask_for_writing(&self.name, self.dispatcher.now());

@@ -1,8 +1,8 @@
 //! Jobs that write a pipeline's samples to files: clients ask for them, workers write the files, and the dispatcher's
 //! process claims and commits them.
 //!
-//! A job goes on while a client asks for it. Its whole state is in its target, so a job that was asked for at another
-//! dispatcher, or earlier, goes on where it was.
+//! A job continues while a client asks for it. Its whole state is in its target, so a job that was asked for at another
+//! dispatcher, or earlier, continues where it was.
 
 use std::collections::HashMap;
 use std::sync::Arc;

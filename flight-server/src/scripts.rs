@@ -6,7 +6,7 @@ use forebay_flight_client::wire::ScriptReport;
 #[tonic::async_trait]
 pub trait Scripts: Send + Sync {
     /// Opens the scripts that changed, or `all`, and says what became of each. New readers get their pipelines; the
-    /// feeds that are read go on.
+    /// feeds that are read continue.
     async fn reload(&self, all: bool) -> Vec<ScriptReport>;
 
     /// The scripts that could not be opened the last time, with the error.

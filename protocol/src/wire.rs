@@ -133,7 +133,7 @@ pub enum Traced {
     Offsets(Range<u64>),
 }
 
-/// Asks for a job that writes the samples of a pipeline to files. It goes on for as long as clients ask for it.
+/// Asks for a job that writes the samples of a pipeline to files. It continues for as long as clients ask for it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JobCall {

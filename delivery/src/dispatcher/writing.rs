@@ -2,7 +2,7 @@
 //!
 //! Such a job is a feed of its own, whose windows are its files: they are leased, retried and blamed alike. A worker
 //! writes a file that is leased to it into the job's target, and reports it as stored. The target has all that is
-//! stored, so a new dispatcher is told what its process lists there. A job goes on while somebody asks for it.
+//! stored, so a new dispatcher is told what its process lists there. A job continues while somebody asks for it.
 
 use std::sync::Arc;
 
@@ -89,7 +89,7 @@ impl<P: Plan> Dispatcher<P> {
         }
     }
 
-    /// Asks for a job, which goes on for as long as this is called more often than every
+    /// Asks for a job, which continues for as long as this is called more often than every
     /// [`reader_contact_ms`](super::DispatcherSettings::reader_contact_ms).
     pub fn ask_for_writing(&mut self, job: &str, now: Millis) {
         self.tick(now);

@@ -69,7 +69,7 @@ pub enum Event {
         /// The fraction of the samples that it takes: 1 over its world size.
         share: f64,
     },
-    /// A reader joined, of a job that goes on: the reader of a rank's next claim. Windows that were given up are not
+    /// A reader joined, of a job that continues: the reader of a rank's next claim. Windows that were given up are not
     /// tried again, as they are for a reader that may have restarted.
     ReaderContinued {
         /// The reader.

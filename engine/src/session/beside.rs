@@ -1,8 +1,8 @@
 //! Scripts that change while feeds are read.
 //!
 //! A script is run in a session [`beside`](Session::beside) the one that is served. When it has run without an error,
-//! the served session [takes over](Session::take_over) its tables and pipelines. A feed of an earlier pipeline goes on,
-//! and its token opens it again for as long as somebody reads it.
+//! the served session [takes over](Session::take_over) its tables and pipelines. A feed of an earlier pipeline
+//! continues, and its token opens it again for as long as somebody reads it.
 
 use std::path::Path;
 use std::sync::Arc;

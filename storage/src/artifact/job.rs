@@ -30,8 +30,8 @@ pub enum JobState {
 
 /// A job that writes an artifact.
 ///
-/// Nothing but objects in the folder is the state of a job: any process may open it and go on. Processes that write the
-/// same part at the same time write the same bytes.
+/// Nothing but objects in the folder is the state of a job: any process may open it and continue. Processes that write
+/// the same part at the same time write the same bytes.
 #[derive(Clone, Debug)]
 pub struct Job {
     pub(super) stores: Stores,

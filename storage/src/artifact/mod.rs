@@ -2,7 +2,7 @@
 //!
 //! An artifact is a folder of data files. Its manifest lists them with their rows and digests, and says where they come
 //! from. [`Job`] writes one: each part is complete once it is [recorded](Job::record), the records are all that is
-//! known of a job, and any process may go on with it. [`Job::commit`] writes the manifest as one object that can be
+//! known of a job, and any process may continue it. [`Job::commit`] writes the manifest as one object that can be
 //! created only once: the next [generation](Job::generation) of the folder. To give a job up, or to remove an artifact,
 //! is to write a generation too, so of commit and abort one happens, and nothing that arrives late is taken for
 //! anything else.

@@ -105,7 +105,7 @@ impl fmt::Debug for OutputFormat {
     }
 }
 
-/// The format in JSON. It contains all options, so that a changed default does not change a job that goes on.
+/// The format in JSON. It contains all options, so that a changed default does not change a job that continues.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {

@@ -77,7 +77,7 @@ async fn only_what_no_entry_names_is_removed() {
         }
         let error = open_and_read(&stores, &kept("unnamed")).await.unwrap_err();
         assert_eq!(error.to_string(), format!("the artifact in \"{}\" was removed", kept("unnamed")));
-        // The job that was given up goes on unsuspecting.
+        // The job that was given up continues unsuspecting.
         job.record(0, part).await.unwrap();
         for number in 1..PARTS {
             job.record(number, write_part(&job, number, "parquet").await.unwrap()).await.unwrap();
