@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Args;
-use forebay_engine::{ErrorKind, FeedOptions, Job, JobOptions, JobProgress, ReadOptions, SessionOptions};
+use forebay_engine::{Error, ErrorKind, FeedOptions, Job, JobOptions, JobProgress, ReadOptions, SessionOptions};
 use forebay_flight_client::wire::{JobAnswer, JobCall, JobResult};
 use forebay_flight_client::{Client, StreamRequest};
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
@@ -29,6 +29,9 @@ const RETRY_PAUSE: Duration = Duration::from_millis(500);
 /// A server without workers is left for the next of several after this time: longer than workers stay at one that has
 /// nothing for them.
 const WITHOUT_WORKERS: Duration = Duration::from_secs(25);
+
+const ANOTHER_WRITES: &str = "another process writes the same files; waiting for it";
+const NO_WORKER: &str = "no worker is in contact; waiting for one";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -87,6 +90,7 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
     let progress = Arc::new(JobProgress::default());
     let bar = bar(job.source_rows(), "source rows", arguments.output);
     let mut interrupted = interruption()?;
+    let mut shown = Waiting::new(&bar);
     let mut running = std::pin::pin!(job.run(&progress));
     let done = loop {
         tokio::select! {
@@ -102,6 +106,7 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
             () = tokio::time::sleep(TICK) => {
                 bar.set_position(progress.source_rows());
                 bar.set_message(format!("{} in {} files", HumanBytes(progress.bytes()), progress.files()));
+                shown.set(progress.waits().then_some(ANOTHER_WRITES));
             }
         }
     };
@@ -129,8 +134,9 @@ async fn write_there(arguments: &Arguments, uri: &str, started: Instant) -> Resu
         feed,
         &ReadOptions::default(),
     );
-    let call = JobCall { request, to: arguments.to.clone(), options: options.clone() };
+    let mut call = JobCall { request, to: arguments.to.clone(), options: options.clone(), begins: true };
     let bar = bar(0, "files", arguments.output);
+    let mut shown = Waiting::new(&bar);
     let mut interrupted = interruption()?;
     let (mut answered, mut useful, mut written) = (Instant::now(), Instant::now(), (0, 0));
     let done = loop {
@@ -142,23 +148,32 @@ async fn write_there(arguments: &Arguments, uri: &str, started: Instant) -> Resu
             }
             answer = client.materialize(&call) => answer,
         };
+        if answer.is_ok() {
+            answered = Instant::now();
+            call.begins = false;
+        }
         match answer {
             Ok(JobAnswer::Done(result)) => break result,
-            Ok(JobAnswer::Waiting) => (answered, useful) = (Instant::now(), Instant::now()),
+            Ok(JobAnswer::Failed(why)) => {
+                bar.finish_and_clear();
+                return Err(Error::from(&why).into());
+            }
+            Ok(JobAnswer::Waiting { for_another }) => {
+                useful = Instant::now();
+                shown.set(for_another.then_some(ANOTHER_WRITES));
+            }
             Ok(JobAnswer::Writing(progress)) => {
-                answered = Instant::now();
                 written = (u64::from(progress.stored), progress.files);
                 bar.set_length(u64::from(progress.files));
                 bar.set_position(written.0);
-                bar.set_message(match progress.workers {
-                    0 => "no worker is in contact".to_owned(),
-                    workers => format!("{} by {workers} workers", HumanBytes(progress.bytes)),
-                });
+                shown.set((progress.workers == 0).then_some(NO_WORKER));
                 if progress.workers > 0 {
+                    bar.set_message(format!("{} by {} workers", HumanBytes(progress.bytes), progress.workers));
                     useful = Instant::now();
                 } else if useful.elapsed() >= WITHOUT_WORKERS {
                     useful = Instant::now();
-                    client.next_server().await?;
+                    // If no server answers now, the next call says so.
+                    let _ = client.next_server().await;
                 }
             }
             Err(error) if error.kind() == ErrorKind::Unavailable && answered.elapsed() < PATIENCE => {
@@ -172,6 +187,28 @@ async fn write_there(arguments: &Arguments, uri: &str, started: Instant) -> Resu
     };
     bar.finish_and_clear();
     summarize(done, started.elapsed(), arguments.output)
+}
+
+/// What a job waits for, on its progress bar; or on standard error, if that is no terminal.
+struct Waiting<'a> {
+    bar: &'a ProgressBar,
+    shown: Option<&'static str>,
+}
+
+impl<'a> Waiting<'a> {
+    fn new(bar: &'a ProgressBar) -> Self {
+        Self { bar, shown: None }
+    }
+
+    fn set(&mut self, reason: Option<&'static str>) {
+        if let Some(reason) = reason {
+            self.bar.set_message(reason);
+        }
+        if reason != self.shown && self.bar.is_hidden() {
+            reason.inspect(|reason| output::note(reason));
+        }
+        self.shown = reason;
+    }
 }
 
 /// Installs handlers, and returns a future that completes with a signal. Call this before the job begins, so that no

@@ -459,13 +459,7 @@ impl<P: Plan> Dispatcher<P> {
                     }
                 }
                 HeldState::Stored { rows, bytes } => feed.stored(window, lease, [rows, bytes], now),
-                HeldState::Failed(report) => {
-                    let retry = report.retry;
-                    if feed.sequencer.holds(window, lease) {
-                        feed.failures.insert(window, report);
-                        let _ = feed.sequencer.handle(Event::WindowFailed { window, lease, retry });
-                    }
-                }
+                HeldState::Failed(report) => feed.failed(window, lease, report),
             }
         }
     }

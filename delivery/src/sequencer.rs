@@ -528,6 +528,12 @@ impl<P: Plan> Sequencer<P> {
         self.windows.iter().filter(|(_, held)| held.failed).map(|(&window, _)| window)
     }
 
+    /// Returns the windows that an earlier life gave up, and that are not stored.
+    pub fn given_up(&self) -> impl Iterator<Item = WindowId> {
+        let given_up = self.remembered.keys().filter(|window| self.has_failed(**window) && !self.is_stored(**window));
+        given_up.copied()
+    }
+
     /// Returns the number of leases that were granted.
     pub fn granted(&self) -> u64 {
         self.granted

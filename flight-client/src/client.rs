@@ -155,8 +155,8 @@ impl Client {
     /// ten seconds. Returns after half a second at the latest.
     ///
     /// # Errors
-    /// `Denied` without an operator's token, and for a target that the server does not write to; the job's errors,
-    /// after which the next call begins it again; `Unavailable` if the server does not answer.
+    /// `Denied` without an operator's token, and for a target that the server does not write to; `Unavailable` if the
+    /// server does not answer. A job's own errors are [answers](JobAnswer::Failed).
     pub async fn materialize(&mut self, call: &JobCall) -> Result<JobAnswer> {
         let body = serde_json::to_vec(call).expect("plain data becomes JSON");
         self.act(Action::new(actions::JOB_SYNC, body)).await

@@ -10,7 +10,7 @@ use std::time::Duration;
 use forebay_delivery::messages::Report;
 use forebay_delivery::{
     ClaimAnswer, Dispatcher, DispatcherSettings, Millis, ReaderSessions, RefusedReader, Replaced, Status, Unanswered,
-    WorkerId, WritingProgress,
+    WindowId, WorkerId, WritingProgress,
 };
 use forebay_engine::{
     Error, ErrorKind, Feed, FeedSpec, Job, JobSpec, Result, Session, build, operator_differences, operator_versions,
@@ -290,10 +290,14 @@ impl DispatcherService {
         Ok(WorkSpec { feed, job: self.state.lock().jobs.get(id).cloned() })
     }
 
-    /// Opens a job until the result is dropped. Workers write its files, except those that are `stored`.
-    pub(crate) fn open_job(self: &Arc<Self>, job: &Job, spec: JobSpec, stored: Vec<u32>) -> OpenJob {
+    /// Opens a job until the result is dropped. Workers write its files, except those that are `stored`. If a client
+    /// `begins` it, retries the files that ended earlier processes.
+    pub(crate) fn open_job(self: &Arc<Self>, job: &Job, spec: JobSpec, stored: Vec<u32>, begins: bool) -> OpenJob {
         let name: Arc<str> = job.name().into();
         self.journal.lock().opened(&name, job.feed().pipeline());
+        if let Some(crashes) = self.crashes.get().filter(|_| begins) {
+            crashes.forget(&name, WindowId { epoch: 0, index: 0 });
+        }
         let ended = self.crashes.get().map_or(Vec::new(), |crashes| crashes.ended(&name));
         self.act(|state| {
             let plan = LeasedPlan::Files(job.file_plan());
@@ -439,7 +443,7 @@ fn check_build(call: &WorkerCall) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use forebay_delivery::messages::{ReaderSync, WorkerSync};
-    use forebay_delivery::{Changes, Known, WindowId, session_of};
+    use forebay_delivery::{Changes, Known, session_of};
     use forebay_flight_client::StreamRequest;
 
     use super::*;

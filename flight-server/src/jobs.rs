@@ -5,11 +5,12 @@
 //! dispatcher, or earlier, continues where it was.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_delivery::{Plan, WindowId, WritingProgress};
-use forebay_engine::{Error, ErrorKind, FilePlan, Result, Session, WindowPlan};
+use forebay_engine::{Error, ErrorKind, FilePlan, JobProgress, Result, Session, WindowPlan};
 use forebay_flight_client::wire::{JobAnswer, JobCall, JobResult};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -59,6 +60,7 @@ pub(crate) struct Jobs {
 /// A job that was begun.
 struct JobRun {
     state: Mutex<RunState>,
+    progress: JobProgress,
     ended: Notify,
     asked: Mutex<Instant>,
     task: Mutex<Option<AbortHandle>>,
@@ -86,8 +88,7 @@ impl Jobs {
 
     /// Begins the job, unless it is under way, and waits for its end for a moment.
     pub(crate) async fn ask(&self, dispatcher: &Arc<DispatcherService>, call: JobCall) -> Result<JobAnswer> {
-        self.check_target(&call.to)?;
-        let key = serde_json::to_string(&call).expect("plain data becomes JSON");
+        let key = serde_json::to_string(&JobCall { begins: false, ..call.clone() }).expect("plain data becomes JSON");
         let run = self.begin(dispatcher, &key, call)?;
         *run.asked.lock() = Instant::now();
         let until = Instant::now() + POLL;
@@ -100,12 +101,15 @@ impl Jobs {
                     self.all.lock().retain(|_, it| !Arc::ptr_eq(it, &run));
                     return Err(Error::new(ErrorKind::Internal, "the task of the job panicked"));
                 }
-                RunState::Waiting => JobAnswer::Waiting,
+                RunState::Waiting => JobAnswer::Waiting { for_another: run.progress.waits() },
                 RunState::Writing(progress) => JobAnswer::Writing(progress.clone()),
                 RunState::Ended(result) => {
                     // The next call begins it again, and finds what is there.
                     self.all.lock().retain(|_, it| !Arc::ptr_eq(it, &run));
-                    return result.clone().map(JobAnswer::Done);
+                    return Ok(match result {
+                        Ok(done) => JobAnswer::Done(done.clone()),
+                        Err(error) => JobAnswer::Failed(error.report()),
+                    });
                 }
             };
             tokio::select! {
@@ -115,12 +119,14 @@ impl Jobs {
         }
     }
 
-    /// Refuses a target that is not below a folder that jobs may write to.
+    /// Refuses a target that is not below a folder that jobs may write to, where links lead now.
     fn check_target(&self, to: &str) -> Result<()> {
         let target = self.session.absolute(to)?;
+        let place = without_links(&target);
         let is_below = |folder: &String| {
+            let folder = without_links(folder);
             let folder = folder.trim_end_matches('/');
-            target.strip_prefix(folder).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            place.strip_prefix(folder).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
         if self.writable.iter().any(is_below) {
             return Ok(());
@@ -137,12 +143,14 @@ impl Jobs {
         if let Some(run) = all.get(key) {
             return Ok(Arc::clone(run));
         }
+        self.check_target(&call.to)?;
         if all.len() >= JOBS_MAX {
             let message = format!("{JOBS_MAX} jobs are under way here");
             return Err(Error::new(ErrorKind::Exhausted, message).with_hint("wait until one has ended"));
         }
         let run = Arc::new(JobRun {
             state: Mutex::new(RunState::Waiting),
+            progress: JobProgress::default(),
             ended: Notify::new(),
             asked: Mutex::new(Instant::now()),
             task: Mutex::default(),
@@ -180,11 +188,11 @@ async fn work(
     run: &JobRun,
     call: &JobCall,
 ) -> Result<JobResult> {
-    let JobCall { request, to, options } = call;
+    let JobCall { request, to, options, begins } = call;
     let job = session.job(&request.pipeline, &request.feed_options(), to, options).await?;
     let done = job
-        .run_elsewhere(|spec, stored| async {
-            let open = dispatcher.open_job(&job, spec, stored);
+        .run_elsewhere(&run.progress, |spec, stored| async {
+            let open = dispatcher.open_job(&job, spec, stored, *begins);
             loop {
                 let progress = open.ask()?;
                 if let Some(failed) = &progress.failed {
@@ -200,4 +208,16 @@ async fn work(
         })
         .await?;
     Ok(done.result())
+}
+
+/// The path to which links lead, of a local path whose end may not exist yet. Leaves URLs as they are.
+fn without_links(path: &str) -> String {
+    if path.contains("://") {
+        return path.to_owned();
+    }
+    let real = Path::new(path).ancestors().find_map(|there| {
+        let rest = Path::new(path).strip_prefix(there).ok()?;
+        there.canonicalize().ok()?.join(rest).into_os_string().into_string().ok()
+    });
+    real.unwrap_or_else(|| path.to_owned())
 }

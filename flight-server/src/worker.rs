@@ -527,7 +527,7 @@ impl Feeds {
                 let spec = link.spec(&id).await?;
                 let feed = session.open_spec(&spec.feed, &SnapshotsOf { link: &link, feed: &id }).await?;
                 Ok(match &spec.job {
-                    Some(job) => Work::Job(Arc::new(SharedJob::open(feed, job)?)),
+                    Some(job) => Work::Job(Arc::new(SharedJob::open(feed, job).await?)),
                     None => Work::Feed(feed),
                 })
             };

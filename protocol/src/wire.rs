@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use forebay_delivery::messages::{ReaderReply, ReaderSync, WorkerReply, WorkerSync};
+use forebay_delivery::messages::{ReaderReply, ReaderSync, Report, WorkerReply, WorkerSync};
 use forebay_delivery::{ClaimMessage, Slice, WindowId, WritingProgress};
 use serde::{Deserialize, Serialize};
 
@@ -143,18 +143,26 @@ pub struct JobCall {
     pub to: String,
     /// How the files are written.
     pub options: JobOptions,
+    /// Whether the client begins: files that ended earlier processes are tried again then. Otherwise it has had an
+    /// answer before.
+    pub begins: bool,
 }
 
 /// How far a job is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum JobAnswer {
-    /// Nothing is written yet: the feed is being opened, or another process works on the job.
-    Waiting,
+    /// Nothing is written yet.
+    Waiting {
+        /// Whether another process works on the job. Otherwise the feed is being opened.
+        for_another: bool,
+    },
     /// Workers write its files.
     Writing(WritingProgress),
     /// It is committed.
     Done(JobResult),
+    /// It has ended without a result. The next call begins it again.
+    Failed(Report),
 }
 
 /// The result of a job.

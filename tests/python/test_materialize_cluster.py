@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cluster import Cluster, status_of
+from cluster import Cluster, status_of, wait_for_status
 from support import Server, Worker, binary, environment
 
 ROWS, FILES = 6000, 30
@@ -121,6 +121,50 @@ def test_a_failing_row_ends_the_job_and_nothing_is_committed(folder):
     with Server(folder / "train.sql", "--allow-write", str(folder)) as server:
         assert "bad" in refused(server.uri, folder / "out")
     assert not list((folder / "out").glob("_forebay/generations/*"))
+
+
+def leased_alone(feeds):
+    """Whether a worker writes the only file that is left of the only job."""
+    return any(feed["windows_leased"] == 1 and feed["writing"]["stored"] == FILES - 1 for feed in feeds)
+
+
+def test_a_file_that_loses_all_its_workers_ends_the_job(folder):
+    # The last file never ends.
+    slow = "CASE WHEN n >= 5800 THEN sleep(n, milliseconds => 60000) ELSE n END AS n,"
+    (folder / "train.sql").write_text(script(folder, milliseconds=0).replace("sleep(n, milliseconds => 0) AS n,", slow))
+    with Server(folder / "train.sql", "--no-worker", "--allow-write", str(folder / "out")) as server:
+        job = begin(server.uri, folder / "out")
+        # A worker that had not begun the file was not lost over it.
+        for _ in range(20):
+            worker = Worker(server)
+            wait_for_status(server, "the last file", lambda status: job.poll() or leased_alone(status["feeds"]))
+            worker.kill()
+            if job.poll() is not None:
+                break
+            wait_for_status(server, "the loss", lambda status: not status["workers"])
+        _, error = job.communicate(timeout=WITHIN_SECONDS)
+        assert job.returncode == 6 and "was given up: every worker that computed it was lost" in error, error
+
+
+def test_a_second_job_says_that_it_waits(folder):
+    (folder / "train.sql").write_text(script(folder, milliseconds=1))
+    with Server(folder / "train.sql", "--allow-write", str(folder / "out")) as server:
+        here = [binary(), "materialize", folder / "train.sql", "--to", folder / "out", *JOB, "--output", "json"]
+        first = subprocess.Popen(here, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        wait_for_files(folder / "out", 1)
+        second = begin(server.uri, folder / "out")
+        assert end(first)["rows"] == ROWS - 6
+        out, error = second.communicate(timeout=WITHIN_SECONDS)
+        assert json.loads(out)["found"]
+        assert "another process writes the same files; waiting for it" in error
+
+
+def test_links_do_not_lead_out(folder):
+    (folder / "out").mkdir()
+    (folder / "out/link").symlink_to(folder)
+    with Server(folder / "train.sql", "--allow-write", str(folder / "out")) as server:
+        assert "does not write to" in refused(server.uri, folder / "out/link/other")
+    assert not (folder / "other").exists()
 
 
 def test_an_interrupted_job_stops_and_resumes(folder, alone):

@@ -25,6 +25,8 @@ pub(super) struct Writing {
     pub(super) is_asked_for: bool,
     /// Samples and bytes that workers reported as stored.
     pub(super) stored: [u64; 2],
+    /// Why a second copy of a stored file failed, if that shows that the job does not give the same files again.
+    pub(super) contradiction: Option<Report>,
 }
 
 /// A feed that the dispatcher has open.
@@ -89,7 +91,8 @@ impl<P: Plan> OpenFeed<P> {
 
     /// Returns why `window` cannot be computed.
     pub(super) fn failure(&self, window: WindowId) -> Report {
-        self.failures.get(&window).cloned().unwrap_or_else(|| lost_too_often(window, &self.about))
+        let of_job = self.writing.is_some();
+        self.failures.get(&window).cloned().unwrap_or_else(|| lost_too_often(window, of_job, &self.about))
     }
 
     pub(super) fn remove_reader(&mut self, session: u64) {
@@ -231,6 +234,21 @@ impl<P: Plan> OpenFeed<P> {
         let _ = self.sequencer.handle(Event::ReaderAdvanced { reader: WRITER, to });
     }
 
+    /// Takes the report of a window or file that could not be computed.
+    pub(super) fn failed(&mut self, window: WindowId, lease: LeaseId, report: Report) {
+        if self.sequencer.holds(window, lease) {
+            let retry = report.retry;
+            self.failures.insert(window, report);
+            let _ = self.sequencer.handle(Event::WindowFailed { window, lease, retry });
+        } else if let Some(writing) = &mut self.writing
+            && self.sequencer.is_stored(window)
+            && report.kind == ErrorKind::Internal
+        {
+            // The lease ended when another copy was stored.
+            writing.contradiction.get_or_insert(report);
+        }
+    }
+
     /// Stops leasing the files of a job that nobody has asked for since `silent_since`.
     pub(super) fn stop_forgotten_writing(&mut self, silent_since: Millis) {
         let Some(writing) = self.writing.as_mut().filter(|writing| writing.is_asked_for) else { return };
@@ -241,13 +259,15 @@ impl<P: Plan> OpenFeed<P> {
     }
 }
 
-fn lost_too_often(window: WindowId, about: &str) -> Report {
+fn lost_too_often(window: WindowId, of_job: bool, about: &str) -> Report {
+    let WindowId { epoch, index } = window;
+    let lost = match of_job {
+        true => format!("file {index}"),
+        false => format!("window {index} of epoch {epoch}"),
+    };
     Report {
         kind: ErrorKind::Unavailable,
-        message: format!(
-            "window {} of epoch {}{about} was given up: every worker that computed it was lost",
-            window.index, window.epoch
-        ),
+        message: format!("{lost}{about} was given up: every worker that computed it was lost"),
         hint: Some("look at the workers' logs: if they ran out of memory, lower window_bytes".to_owned()),
         retry: false,
     }

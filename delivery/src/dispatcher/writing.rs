@@ -113,10 +113,12 @@ impl<P: Plan> Dispatcher<P> {
     /// Returns how far a job is, if it is open.
     pub fn writing_progress(&self, job: &str) -> Option<WritingProgress> {
         let feed = self.feeds.get(job)?;
-        let [rows, bytes] = feed.writing.as_ref()?.stored;
+        let writing = feed.writing.as_ref()?;
+        let [rows, bytes] = writing.stored;
         let (workers, refusal) = computing(&self.workers, job);
-        let refusal = refusal.filter(|_| !self.young);
-        let failed = feed.sequencer.failed().next().map(|window| feed.failure(window));
+        let refusal = refusal.filter(|_| !self.young).cloned();
+        let mut given_up = feed.sequencer.failed().chain(feed.sequencer.given_up());
+        let failed = writing.contradiction.clone().or_else(|| given_up.next().map(|file| feed.failure(file)));
         Some(WritingProgress {
             files: feed.sequencer.plan().windows(0),
             stored: feed.sequencer.stored().try_into().unwrap_or(u32::MAX),
@@ -124,7 +126,7 @@ impl<P: Plan> Dispatcher<P> {
             bytes,
             being_written: feed.sequencer.census()[0],
             workers,
-            failed: failed.or_else(|| refusal.cloned()),
+            failed: failed.or(refusal),
         })
     }
 }
@@ -134,7 +136,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::messages::HeldState;
+    use crate::messages::{HeldState, Holding};
     use crate::rules::break_rule;
     use crate::{DispatcherSettings, Worker, WorkerAction, WorkerProfile};
 
@@ -233,6 +235,39 @@ mod tests {
         };
         assert_eq!(leases(None), (0, 2));
         assert_eq!(leases(Some(Rule::ForgottenJobsStop)), (2, 2));
+    }
+
+    #[test]
+    fn a_job_fails_for_a_file_that_ended_earlier_processes() {
+        let mut dispatcher = dispatcher(&[3]);
+        for file in [2, 3] {
+            let window = WindowId { epoch: 0, index: file };
+            (0..5).for_each(|_| dispatcher.remember_loss("job", vec![window], true));
+        }
+        dispatcher.ask_for_writing("job", LATER);
+        let failed = dispatcher.writing_progress("job").expect("open").failed.expect("file 2 is never leased");
+        assert!(failed.message.starts_with("file 2 was given up"), "{}", failed.message);
+    }
+
+    #[test]
+    fn a_second_copy_with_other_content_fails_the_job() {
+        let mut dispatcher = dispatcher(&[]);
+        dispatcher.ask_for_writing("job", LATER);
+        let mut worker = worker(7);
+        let file = *exchange(&mut dispatcher, &mut worker, LATER).first().expect("leased");
+        let key = ("job".into(), WindowId { epoch: 0, index: file });
+        let lease = worker.leases().iter().find(|lease| lease.key == key).expect("leased").lease;
+        store(&mut worker, file);
+        exchange(&mut dispatcher, &mut worker, LATER);
+        assert_eq!(dispatcher.writing_progress("job").expect("open").failed, None);
+        let differs = |kind| {
+            let report = Report { kind, message: "differs".into(), hint: None, retry: false };
+            vec![(key.clone(), Holding { lease, state: HeldState::Failed(report), at_work: false })]
+        };
+        dispatcher.take_stock(7, differs(ErrorKind::Unavailable), false, LATER);
+        assert_eq!(dispatcher.writing_progress("job").expect("open").failed, None);
+        dispatcher.take_stock(7, differs(ErrorKind::Internal), false, LATER);
+        assert_eq!(dispatcher.writing_progress("job").expect("open").failed.expect("differs").message, "differs");
     }
 
     #[test]

@@ -68,7 +68,8 @@ impl World {
         let WindowId { epoch, index } = poison.key.1;
         let deaths = poison.deaths;
         poison.given_up_after = deaths;
-        if !report.message.starts_with(&format!("window {index} of epoch {epoch} ")) || deaths < DEATHS_MIN {
+        let names = [format!("window {index} of epoch {epoch} "), format!("file {index} ")];
+        if !names.iter().any(|name| report.message.starts_with(name)) || deaths < DEATHS_MIN {
             self.violated(|| format!("after {deaths} deaths over another window: {}", report.message));
         } else {
             self.faults.fired(Fault::GivenUp);

@@ -16,6 +16,7 @@ mod window_samples;
 mod write;
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 
 use bytes::Bytes;
 use forebay_protocol::{JobOptions, OptionSet, random_id};
@@ -102,7 +103,7 @@ impl Job {
     /// # Errors
     /// Errors of reading, computing and writing. What is written stays, and the next run resumes from it.
     pub async fn run(&self, progress: &JobProgress) -> Result<Materialized> {
-        let (job, held) = match self.claim().await? {
+        let (job, held) = match self.claim(progress).await? {
             Claimed::Found(done) => return Ok(done),
             Claimed::Held(job, held) => (job, held),
         };
@@ -125,7 +126,7 @@ impl Job {
     }
 
     /// Claims the job, or waits until another process has finished it.
-    async fn claim(&self) -> Result<Claimed<'_>> {
+    async fn claim(&self, progress: &JobProgress) -> Result<Claimed<'_>> {
         let job = match &self.state {
             JobState::Committed(artifact) => return Ok(Claimed::Found(self.found(artifact).await?)),
             JobState::Open(job) => job,
@@ -133,12 +134,15 @@ impl Job {
         let id = self.id();
         let holder = artifact::holder_name(random_id()?);
         loop {
-            let wait = |duration| -> futures::future::BoxFuture<'static, ()> { Box::pin(tokio::time::sleep(duration)) };
+            let wait = |duration| -> futures::future::BoxFuture<'static, ()> {
+                progress.set_waits(true);
+                Box::pin(tokio::time::sleep(duration))
+            };
             if let Some(claim) = job.claim(&holder, &wait).await? {
+                progress.set_waits(false);
                 return Ok(Claimed::Held(job, Held(Some(claim))));
             }
             tracing::info!(job = id, url = job.url(), "another process writes the same files; waiting for it");
-            tokio::time::sleep(artifact::BEAT).await;
             if let JobState::Committed(artifact) = artifact::Job::open(self.stores(), job.url(), id).await? {
                 return Ok(Claimed::Found(self.found(&artifact).await?));
             }
@@ -211,29 +215,31 @@ impl Held {
     /// Gives signs of life while `work` is done. A claim that another process took is no reason to stop: the commit
     /// decides.
     async fn while_alive<T>(mut self, work: impl Future<Output = Result<T>>) -> Result<T> {
-        let mut work = std::pin::pin!(work);
-        loop {
-            tokio::select! {
-                biased;
-                done = &mut work => {
-                    if done.is_ok() {
-                        self.0 = None;
-                    }
-                    return done;
+        // The store may take long for a sign of life. The work must not wait for it.
+        let done = tokio::select! {
+            biased;
+            done = work => done,
+            never = self.give_signs() => match never {},
+        };
+        if done.is_ok() {
+            self.0 = None;
+        }
+        done
+    }
+
+    async fn give_signs(&mut self) -> Infallible {
+        while let Some(claim) = &mut self.0 {
+            tokio::time::sleep(artifact::BEAT).await;
+            match claim.beat().await {
+                Ok(true) => {}
+                Ok(false) => {
+                    tracing::warn!("another process writes the same files");
+                    self.0 = None;
                 }
-                () = tokio::time::sleep(artifact::BEAT) => {
-                    let Some(claim) = &mut self.0 else { continue };
-                    match claim.beat().await {
-                        Ok(true) => {}
-                        Ok(false) => {
-                            tracing::warn!("another process writes the same files");
-                            self.0 = None;
-                        }
-                        Err(error) => tracing::warn!(%error, "cannot give a sign of life; retrying"),
-                    }
-                }
+                Err(error) => tracing::warn!(%error, "cannot give a sign of life; retrying"),
             }
         }
+        std::future::pending().await
     }
 }
 

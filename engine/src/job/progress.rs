@@ -1,6 +1,6 @@
 //! The progress of a job, for a progress bar.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use forebay_storage::artifact::Part;
 
@@ -11,6 +11,7 @@ pub struct JobProgress {
     source_rows: AtomicU64,
     rows: AtomicU64,
     bytes: AtomicU64,
+    waits: AtomicBool,
 }
 
 impl JobProgress {
@@ -32,6 +33,15 @@ impl JobProgress {
     /// Bytes written.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Whether the job waits for another process that writes the same files.
+    pub fn waits(&self) -> bool {
+        self.waits.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_waits(&self, waits: bool) {
+        self.waits.store(waits, Ordering::Relaxed);
     }
 
     pub(super) fn add_file(&self) {

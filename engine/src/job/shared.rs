@@ -70,11 +70,15 @@ impl Job {
     ///
     /// # Errors
     /// Those of [`run`](Self::run) and of `write`; `Internal` if files are missing when `write` has returned.
-    pub async fn run_elsewhere<Written>(&self, write: impl FnOnce(JobSpec, Vec<u32>) -> Written) -> Result<Materialized>
+    pub async fn run_elsewhere<Written>(
+        &self,
+        progress: &JobProgress,
+        write: impl FnOnce(JobSpec, Vec<u32>) -> Written,
+    ) -> Result<Materialized>
     where
         Written: Future<Output = Result<()>>,
     {
-        let (job, held) = match self.claim().await? {
+        let (job, held) = match self.claim(progress).await? {
             Claimed::Found(done) => return Ok(done),
             Claimed::Held(job, held) => (job, held),
         };
@@ -95,7 +99,10 @@ impl Job {
             match self.files.missing(&parts)[..] {
                 [] => self.commit(job, &parts).await,
                 [first, ..] => {
-                    Err(Error::internal(format!("file {first} was reported as stored, and is not recorded")))
+                    let url = job.url();
+                    Err(Error::internal(format!(
+                        "file {first} was reported as stored, and \"{url}\" has no record of it"
+                    )))
                 }
             }
         };
@@ -113,12 +120,13 @@ impl SharedJob {
     /// Opens a job that a dispatcher has begun.
     ///
     /// # Errors
-    /// `Invalid` for a format that this build does not have, and for a URL that it cannot write to.
-    pub fn open(feed: Feed, spec: &JobSpec) -> Result<Self> {
+    /// `Invalid` for a format that this build does not have, and for a folder that it does not share with the
+    /// dispatcher.
+    pub async fn open(feed: Feed, spec: &JobSpec) -> Result<Self> {
         let format = output_format(&spec.options)?;
         let core = feed.core();
         let plan = JobPlan::of_files(core, spec.windows_per_file);
-        let job = artifact::Job::attach(&core.stores, &spec.url, &spec.id, spec.generation)?;
+        let job = artifact::Job::attach(&core.stores, &spec.url, &spec.id, spec.generation).await?;
         Ok(Self { files: JobFiles::new(feed, format, plan, spec.id.clone()), job })
     }
 

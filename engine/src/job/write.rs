@@ -38,9 +38,9 @@ struct Open {
 }
 
 impl Open {
-    async fn complete(mut self) -> Result<artifact::ArtifactFile> {
+    async fn complete(mut self, job: &artifact::Job, number: u64) -> Result<artifact::ArtifactFile> {
         let file = self.file.take().expect("it is completed once");
-        Ok(file.finish(self.rows).await?)
+        Ok(job.complete(number, file, self.rows).await?)
     }
 
     async fn abort(mut self) {
@@ -122,7 +122,7 @@ impl JobFiles {
         }
         if let Some(file) = open.take() {
             let begun = Instant::now();
-            files.push(file.complete().await?);
+            files.push(file.complete(job, number).await?);
             core.meter.count(Step::Storing, begun);
         }
         let rows_in = files.iter().map(|file| file.rows).sum::<u64>() + bad_rows;

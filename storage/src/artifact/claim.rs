@@ -41,8 +41,8 @@ struct Sign {
 
 impl Job {
     /// Claims the job for the process `holder`, whose name is its own: see [`holder_name`](super::holder_name). If
-    /// another process holds it, watches that for [`SILENCE`], unless it has ended on this machine. Returns `None` if
-    /// it is alive.
+    /// another process holds it, watches that for up to [`SILENCE`], unless it has ended on this machine. Returns
+    /// `None` if it is alive or has finished the job.
     ///
     /// # Errors
     /// `Invalid` if the store does not keep writers from replacing each other's objects.
@@ -50,11 +50,8 @@ impl Job {
         let number = match self.last_claim().await? {
             None => 0,
             Some(before) => {
-                if !self.is_free_for(before, holder).await? {
-                    wait(SILENCE).await;
-                    if self.last_claim().await? != Some(before) {
-                        return Ok(None);
-                    }
+                if !self.is_free_for(before, holder).await? && self.is_busy(before, wait).await? {
+                    return Ok(None);
                 }
                 before + 1
             }
@@ -67,9 +64,21 @@ impl Job {
         Ok(Some(claim))
     }
 
-    async fn last_claim(&self) -> Result<Option<u64>> {
+    pub(super) async fn last_claim(&self) -> Result<Option<u64>> {
         let listed = self.stores.list(&self.folder.claims(&self.attempt)).await?;
         Ok(listed.iter().filter_map(|object| object.name.parse().ok()).max())
+    }
+
+    /// Watches for a sign of life after this one. Returns whether there is one, or the job has ended.
+    async fn is_busy(&self, number: u64, wait: Wait<'_>) -> Result<bool> {
+        for _ in 0..SILENCE.as_secs() / BEAT.as_secs() {
+            wait(BEAT).await;
+            let ended = Latest::of(&self.stores, &self.folder).await?.number >= self.generation();
+            if ended || self.last_claim().await? != Some(number) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Whether no other process works on the job: the last claim was released, its holder has ended, or this process

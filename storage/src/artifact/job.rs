@@ -14,7 +14,7 @@ use super::open::Artifact;
 use super::part::{DataFile, Part};
 use super::sealed::{seal, unseal};
 use crate::objects::Object;
-use crate::{Error, Result, Stores};
+use crate::{Error, ErrorKind, Result, Stores};
 
 /// Records of parts to read at a time.
 const PARTS_AT_ONCE: usize = 32;
@@ -74,15 +74,24 @@ impl Job {
         Ok(JobState::Open(job))
     }
 
-    /// The job `id` in the folder `url` that another process has [opened](Self::open) and found with this
+    /// The job `id` in the folder `url` that another process has [claimed](Self::claim) and found with this
     /// [generation](Self::generation).
     ///
     /// # Errors
-    /// `Invalid` for an id that cannot be a file's name.
-    pub fn attach(stores: &Stores, url: &str, id: &str, generation: u64) -> Result<Self> {
+    /// `Invalid` for an id that cannot be a file's name, and if the folder has no claim of the job: then this machine
+    /// has another folder of that name.
+    pub async fn attach(stores: &Stores, url: &str, id: &str, generation: u64) -> Result<Self> {
         check_job(id)?;
         let attempt = Attempt { job: id.to_owned(), generation };
-        Ok(Self { stores: stores.clone(), folder: Folder::new(stores, url)?, attempt })
+        let job = Self { stores: stores.clone(), folder: Folder::new(stores, url)?, attempt };
+        if job.last_claim().await?.is_none() {
+            return Err(Error::invalid(format!(
+                "\"{}\" is not the folder of the process that began the job {id}, which left no claim here",
+                job.url()
+            ))
+            .with_hint("write to an object store, or to a folder that all machines mount at the same path"));
+        }
+        Ok(job)
     }
 
     /// The folder, as an absolute path or URL.
@@ -139,6 +148,25 @@ impl Job {
         let upload = self.stores.upload(&self.folder.object(&name))?;
         let (stores, folder) = (self.stores.clone(), self.folder.clone());
         Ok(DataFile { stores, folder, name, upload, hasher: Default::default() })
+    }
+
+    /// Completes a data file of the part `number` with its `rows` rows. If the part is recorded, the file that is there
+    /// stays, and [`record`](Self::record) compares the two.
+    pub async fn complete(&self, number: u64, file: DataFile, rows: u64) -> Result<ArtifactFile> {
+        match self.recorded(number).await? {
+            None => file.finish(rows).await,
+            Some(_) => file.digest(rows).await,
+        }
+    }
+
+    /// The record of a part, if it is complete.
+    async fn recorded(&self, number: u64) -> Result<Option<Part>> {
+        let place = self.folder.part(&self.attempt, number);
+        match self.stores.get(&place).await {
+            Ok(bytes) => unseal(&place, &bytes).map(Some),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Records a part whose files are complete. If it was recorded before, by whomever, that record counts, and is

@@ -29,7 +29,7 @@
 //!     }
 //!     let mut file = job.create(&format!("part-{number:06}"), "csv")?;
 //!     file.write("n\n1\n2\n".into()).await?;
-//!     let files = vec![file.finish(2).await?];
+//!     let files = vec![job.complete(0, file, 2).await?];
 //!     let rest = serde_json::Value::Null;
 //!     let (costs, facts) = (rest.clone(), rest);
 //!     job.record(number, Part { files, rows_in: 2, bad_rows: 0, bad_reasons: BTreeMap::new(), costs, facts }).await?;

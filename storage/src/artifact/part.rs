@@ -53,12 +53,19 @@ impl DataFile {
     }
 
     /// Waits until the file is complete with its `rows` rows.
-    pub async fn finish(self, rows: u64) -> Result<ArtifactFile> {
+    pub(super) async fn finish(self, rows: u64) -> Result<ArtifactFile> {
         let Self { stores, folder, name, upload, hasher } = self;
         upload.finish().await?;
         let (bytes, digest, blocks) = hasher.finish();
         stores.put_durably(&folder.blocks(&name), blocks).await?;
         Ok(ArtifactFile { name, rows, bytes, digest })
+    }
+
+    /// Gives up, and returns what [`finish`](Self::finish) would have.
+    pub(super) async fn digest(self, rows: u64) -> Result<ArtifactFile> {
+        self.upload.abort().await?;
+        let (bytes, digest, _) = self.hasher.finish();
+        Ok(ArtifactFile { name: self.name, rows, bytes, digest })
     }
 
     /// Gives up, so that the store keeps nothing of the file.

@@ -88,7 +88,7 @@ async fn a_job_killed_in_a_large_file_is_complete_or_nothing() {
                 file.write(piece.clone()).await?;
             }
             let (costs, facts, bad_reasons) = (Value::Null, Value::Null, BTreeMap::new());
-            let files = vec![file.finish(rows).await?];
+            let files = vec![job.complete(0, file, rows).await?];
             job.record(0, Part { files, rows_in: rows, bad_rows: 0, bad_reasons, costs, facts }).await?;
         }
         job.commit(job.manifest(&job.parts().await?, lineage())?, Vec::new()).await
@@ -168,16 +168,16 @@ async fn a_commit_whose_answer_is_lost_is_read_back() {
             }
             let manifest = job.manifest(&job.parts().await.unwrap(), lineage()).unwrap();
             let before = stores.list(&url).await.unwrap();
-            // The commit is the first request.
+            // The commit is the first request after that of `attach`.
             let rates = match happens {
                 true => FaultRates { lost: 1000, ..FaultRates::NONE },
                 false => FaultRates { late: 1000, ..FaultRates::NONE },
             };
             let (faulty, faults) = match is_read_back {
                 true => Faults::over(&stores, rates, 0),
-                false => Faults::crash(&stores, 0, happens),
+                false => Faults::crash(&stores, 1, happens),
             };
-            let job = Job::attach(&faulty, &url, "job1", job.generation()).unwrap();
+            let job = Job::attach(&faulty, &url, "job1", job.generation()).await.unwrap();
             let committed = job.commit(manifest.clone(), Vec::new()).await;
             if is_read_back && happens {
                 assert_eq!(*committed.unwrap().manifest(), manifest);

@@ -102,11 +102,24 @@ async fn the_first_record_of_a_part_counts() {
     let slower = forebay_storage::artifact::Part { costs: serde_json::json!({"seconds": 9}), ..part.clone() };
     assert_eq!(job.record(0, part.clone()).await.unwrap(), part);
     assert_eq!(job.record(0, slower).await.unwrap(), part);
+    let place = format!("memory:///a/{}", part.files[0].name);
+    let recorded = stores.get(&place).await.unwrap();
     let mut other = job.create("part-000000", "parquet").unwrap();
     other.write("other bytes".into()).await.unwrap();
-    let files = vec![other.finish(ROWS).await.unwrap()];
+    let files = vec![job.complete(0, other, ROWS).await.unwrap()];
     let error = job.record(0, forebay_storage::artifact::Part { files, ..part }).await.unwrap_err();
     assert!(error.to_string().contains("was written twice with different content"), "{error}");
+    assert_eq!(stores.get(&place).await.unwrap(), recorded, "readers may have the recorded file");
+}
+
+#[tokio::test]
+async fn a_folder_without_the_claim_is_another_machines() {
+    let stores = Stores::new();
+    let job = opened(&stores, "memory:///a", "job1").await;
+    let error = Job::attach(&stores, "memory:///a", "job1", job.generation()).await.unwrap_err();
+    assert!(error.to_string().contains("which left no claim here"), "{error}");
+    job.claim("p", &at_once).await.unwrap().unwrap();
+    Job::attach(&stores, "memory:///a", "job1", job.generation()).await.unwrap();
 }
 
 #[tokio::test]

@@ -256,7 +256,7 @@ async fn index_is_there(stores: &Stores, artifact: &Artifact) -> Result<(), Stri
 async fn write(job: &Job, id: &str, number: u64) -> Result<Part, Error> {
     let mut file = job.create(&format!("part-{number:06}"), "txt")?;
     file.write(content(id, number).into()).await?;
-    let (files, bad_reasons) = (vec![file.finish(1).await?], BTreeMap::new());
+    let (files, bad_reasons) = (vec![job.complete(number, file, 1).await?], BTreeMap::new());
     let part = Part { files, rows_in: 1, bad_rows: 0, bad_reasons, costs: Value::Null, facts: Value::Null };
     job.record(number, part).await
 }

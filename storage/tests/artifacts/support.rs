@@ -75,7 +75,7 @@ pub(crate) async fn write_part(job: &Job, part: u64, format: &str) -> Result<Par
     for piece in encoded(part, format) {
         file.write(piece).await?;
     }
-    let files = vec![file.finish(ROWS).await?];
+    let files = vec![job.complete(part, file, ROWS).await?];
     let bad_reasons = BTreeMap::from([("not a number".to_owned(), 1)]);
     let part = Part { files, rows_in: ROWS + 1, bad_rows: 1, bad_reasons, costs: Value::Null, facts: Value::Null };
     Ok(part)

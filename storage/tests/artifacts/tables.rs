@@ -131,7 +131,7 @@ async fn folders_of_a_column_are_columns() {
             for piece in encoded(at as u64, "parquet") {
                 file.write(piece).await.unwrap();
             }
-            files.push(file.finish(ROWS).await.unwrap());
+            files.push(job.complete(0, file, ROWS).await.unwrap());
         }
         let (costs, facts, bad_reasons) = (Value::Null, Value::Null, BTreeMap::new());
         let part = Part { files, rows_in: 2 * ROWS, bad_rows: 0, bad_reasons, costs, facts };
