@@ -49,13 +49,21 @@ impl Stores {
     ///
     /// # Errors
     /// If the store's answer is lost, and the object is not there, the outcome is unknown: the write may still happen.
-    /// The error, which is `Unavailable`, says so. Writing the same bytes again resolves it.
+    /// It is repeated a few times. Then the error, which is `Unavailable`, says so. Writing the same bytes again
+    /// resolves it.
     pub async fn put_new(&self, url: &str, bytes: Bytes) -> Result<bool> {
         let place = self.locate(url)?;
-        let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
-        let is_ours = match place.store.put_opts(&place.path, bytes.clone().into(), options).await {
-            Ok(_) => true,
-            Err(error) => read_back(&place, &bytes, error).await?,
+        let mut pauses = self.repeats_after().into_iter();
+        let is_ours = loop {
+            let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+            let Err(failed) = place.store.put_opts(&place.path, bytes.clone().into(), options).await else {
+                break true;
+            };
+            match read_back(&place, &bytes, failed).await? {
+                ReadBack::Ours => break true,
+                ReadBack::Others => break false,
+                ReadBack::Missing(error) => tokio::time::sleep(pauses.next().ok_or(error)?).await,
+            }
         };
         if is_ours {
             sync(&place).await?;
@@ -109,9 +117,16 @@ impl Stores {
     /// Deletes an object. One that does not exist is deleted already.
     pub async fn delete(&self, url: &str) -> Result<()> {
         let place = self.locate(url)?;
-        match place.store.delete(&place.path).await {
-            Ok(()) | Err(StoreError::NotFound { .. }) => Ok(()),
-            Err(error) => Err(Error::from_store(&place.display(), error)),
+        let mut pauses = self.repeats_after().into_iter();
+        loop {
+            let error = match place.store.delete(&place.path).await {
+                Ok(()) | Err(StoreError::NotFound { .. }) => return Ok(()),
+                Err(error) => Error::from_store(&place.display(), error),
+            };
+            match pauses.next().filter(|_| error.kind() == ErrorKind::Unavailable) {
+                Some(pause) => tokio::time::sleep(pause).await,
+                None => return Err(error),
+            }
         }
     }
 
@@ -178,8 +193,16 @@ async fn get(place: &StoreLocation) -> Result<Bytes, (String, StoreError)> {
     read.await.map_err(|error| (place.display(), error))
 }
 
-/// Whether the object has these bytes, after an attempt to create it failed.
-async fn read_back(place: &StoreLocation, bytes: &Bytes, failed: StoreError) -> Result<bool> {
+/// An object after an attempt to create it failed.
+enum ReadBack {
+    Ours,
+    Others,
+    /// It is not there, but may still arrive.
+    Missing(Error),
+}
+
+/// Finds out whether an object was written by an attempt to create it with these bytes, which failed.
+async fn read_back(place: &StoreLocation, bytes: &Bytes, failed: StoreError) -> Result<ReadBack> {
     let shown = place.display();
     // A local disk has answered, and other stores refused the request as such.
     let is_local = place.is_local() && !matches!(failed, StoreError::AlreadyExists { .. });
@@ -195,19 +218,27 @@ async fn read_back(place: &StoreLocation, bytes: &Bytes, failed: StoreError) -> 
         return Err(Error::from_store(&shown, failed));
     }
     match get(place).await {
-        Ok(found) => Ok(found == bytes),
+        Ok(found) if found == bytes => Ok(ReadBack::Ours),
+        Ok(_) => Ok(ReadBack::Others),
         Err((_, reading)) => {
+            // Whoever removed what was there had a reason.
+            let was_there = matches!(failed, StoreError::AlreadyExists { .. });
+            let is_missing = matches!(reading, StoreError::NotFound { .. });
             let failed = Error::from_store(&shown, failed);
             if !matches!(failed.kind(), ErrorKind::Unavailable | ErrorKind::Conflict | ErrorKind::Internal) {
                 return Err(failed);
             }
-            let found = match reading {
-                StoreError::NotFound { .. } => "it is not there, but may still arrive".to_owned(),
-                error => format!("it could not be read back: {}", Error::from_store(&shown, error)),
+            let found = match is_missing {
+                true => "it is not there, but may still arrive".to_owned(),
+                false => format!("it could not be read back: {}", Error::from_store(&shown, reading)),
             };
-            Err(Error::unavailable(format!("whether \"{shown}\" was written is unknown: {failed}; {found}"))
+            let unknown = Error::unavailable(format!("whether \"{shown}\" was written is unknown: {failed}; {found}"))
                 .with_hint("run it again: then what was written is found, or written again")
-                .with_source(failed))
+                .with_source(failed);
+            match is_missing && !was_there {
+                true => Ok(ReadBack::Missing(unknown)),
+                false => Err(unknown),
+            }
         }
     }
 }

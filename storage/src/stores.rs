@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::path::{Component, Path as FsPath, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use object_store::ObjectStore;
 use object_store::aws::AmazonS3Builder;
@@ -34,6 +35,9 @@ struct SharedStores {
     memory: Arc<dyn ObjectStore>,
     buckets: Mutex<HashMap<String, Arc<dyn ObjectStore>>>,
     waits: Arc<Waits>,
+    /// The pauses before a request is repeated that the store's client does not repeat: a creation or a deletion whose
+    /// outcome is unknown.
+    repeats_after: [Duration; 3],
 }
 
 /// A path in a store. Users see `prefix` followed by the path.
@@ -103,6 +107,7 @@ impl Stores {
                 memory: Arc::new(InMemory::new()),
                 buckets: Mutex::default(),
                 waits: Arc::default(),
+                repeats_after: [50, 200, 800].map(Duration::from_millis),
             }),
             base: None,
         }
@@ -127,15 +132,21 @@ impl Stores {
     }
 
     /// The same stores with the local file system and the memory store replaced by what `wrap` makes of them. Clients
-    /// of buckets are not shared.
+    /// of buckets are not shared. Requests are repeated at once, so that simulations take no time.
     pub(crate) fn wrapped(&self, wrap: impl Fn(Arc<dyn ObjectStore>) -> Arc<dyn ObjectStore>) -> Self {
         let shared = SharedStores {
             file: wrap(Arc::clone(&self.shared.file)),
             memory: wrap(Arc::clone(&self.shared.memory)),
             buckets: Mutex::default(),
             waits: Arc::clone(&self.shared.waits),
+            repeats_after: [Duration::ZERO; 3],
         };
         Self { shared: Arc::new(shared), base: self.base.clone() }
+    }
+
+    /// The pauses before a request whose outcome is unknown is repeated.
+    pub(crate) fn repeats_after(&self) -> [Duration; 3] {
+        self.shared.repeats_after
     }
 
     /// A path or URL as this process names it: absolute, and without parts such as `.`.

@@ -1,8 +1,8 @@
 //! Requests to object stores that wait.
 //!
 //! The client of a store retries by itself, for up to three minutes, and says nothing. This module is between that
-//! client and its connections: it logs what has waited for five seconds, counts what waits now, and gives errors their
-//! address.
+//! client and its connections: it logs what has waited for five seconds, counts what waits now, gives errors their
+//! address, and has listings whose answer breaks off repeated.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -172,6 +172,7 @@ impl HttpService for Watched {
         let text =
             format!("{} {scheme}://{server}{path} {} {range}", request.method(), uri.query().unwrap_or_default());
         let text: Arc<str> = text.into();
+        let is_read = request.method() == "GET" && !uri.query().is_some_and(|query| query.contains("list-type="));
         let mut wait = self.waits.begin(&text);
         let mut answer = std::pin::pin!(self.client.execute(request));
         let answer = std::future::poll_fn(|context| {
@@ -195,8 +196,14 @@ impl HttpService for Watched {
                 }
                 let waits = Arc::clone(&self.waits);
                 let (parts, body) = response.into_parts();
-                let body = WatchedBody { body, request: text, server, waits, wait: None };
-                Ok(HttpResponse::from_parts(parts, HttpResponseBody::new(body)))
+                let body = HttpResponseBody::new(WatchedBody { body, request: text, server, waits, wait: None });
+                if is_read || !status.is_success() {
+                    return Ok(HttpResponse::from_parts(parts, body));
+                }
+                // The client resumes the reading of an object, but gives up a listing whose answer breaks off. It
+                // repeats requests, so such an answer is part of its request.
+                let whole = body.bytes().await.map_err(|error| HttpError::new(HttpErrorKind::Interrupted, error))?;
+                Ok(HttpResponse::from_parts(parts, whole.into()))
             }
         }
     }
