@@ -1,13 +1,14 @@
 //! `forebay materialize`: writes a pipeline's samples to files, in this process or by the workers of a cluster.
 
+use std::cell::Cell;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Args;
-use forebay_engine::{Error, ErrorKind, FeedOptions, Job, JobOptions, JobProgress, ReadOptions, SessionOptions};
-use forebay_flight_client::wire::{JobAnswer, JobCall, JobResult};
+use forebay_engine::{FeedOptions, Job, JobOptions, JobProgress, ReadOptions, SessionOptions};
+use forebay_flight_client::wire::{JobAnswer, JobResult};
 use forebay_flight_client::{Client, StreamRequest};
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -23,13 +24,6 @@ use crate::usage;
 
 /// Time between two updates of the progress bar.
 const TICK: Duration = Duration::from_millis(100);
-/// How long to retry while no server answers.
-const PATIENCE: Duration = Duration::from_secs(30);
-const RETRY_PAUSE: Duration = Duration::from_millis(500);
-/// A server without workers is left for the next of several after this time: longer than workers stay at one that has
-/// nothing for them.
-const WITHOUT_WORKERS: Duration = Duration::from_secs(25);
-
 const ANOTHER_WRITES: &str = "another process writes the same files; waiting for it";
 const NO_WORKER: &str = "no worker is in contact; waiting for one";
 
@@ -134,59 +128,30 @@ async fn write_there(arguments: &Arguments, uri: &str, started: Instant) -> Resu
         feed,
         &ReadOptions::default(),
     );
-    let mut call = JobCall { request, to: arguments.to.clone(), options: options.clone(), begins: true };
     let bar = bar(0, "files", arguments.output);
-    let mut shown = Waiting::new(&bar);
+    let (mut shown, written) = (Waiting::new(&bar), Cell::new((0, 0)));
     let mut interrupted = interruption()?;
-    let (mut answered, mut useful, mut written) = (Instant::now(), Instant::now(), (0, 0));
-    let done = loop {
-        let answer = tokio::select! {
-            biased;
-            () = &mut interrupted => {
-                bar.finish_and_clear();
-                return Err(resumable(written.0, written.1));
-            }
-            answer = client.materialize(&call) => answer,
-        };
-        if answer.is_ok() {
-            answered = Instant::now();
-            call.begins = false;
+    let show = |answer: &JobAnswer| match answer {
+        JobAnswer::Waiting { for_another } => shown.set(for_another.then_some(ANOTHER_WRITES)),
+        JobAnswer::Writing(progress) => {
+            written.set((u64::from(progress.stored), progress.files));
+            bar.set_length(u64::from(progress.files));
+            bar.set_position(u64::from(progress.stored));
+            bar.set_message(format!("{} by {} workers", HumanBytes(progress.bytes), progress.workers));
+            shown.set((progress.workers == 0).then_some(NO_WORKER));
         }
-        match answer {
-            Ok(JobAnswer::Done(result)) => break result,
-            Ok(JobAnswer::Failed(why)) => {
-                bar.finish_and_clear();
-                return Err(Error::from(&why).into());
-            }
-            Ok(JobAnswer::Waiting { for_another }) => {
-                useful = Instant::now();
-                shown.set(for_another.then_some(ANOTHER_WRITES));
-            }
-            Ok(JobAnswer::Writing(progress)) => {
-                written = (u64::from(progress.stored), progress.files);
-                bar.set_length(u64::from(progress.files));
-                bar.set_position(written.0);
-                shown.set((progress.workers == 0).then_some(NO_WORKER));
-                if progress.workers > 0 {
-                    bar.set_message(format!("{} by {} workers", HumanBytes(progress.bytes), progress.workers));
-                    useful = Instant::now();
-                } else if useful.elapsed() >= WITHOUT_WORKERS {
-                    useful = Instant::now();
-                    // If no server answers now, the next call says so.
-                    let _ = client.next_server().await;
-                }
-            }
-            Err(error) if error.kind() == ErrorKind::Unavailable && answered.elapsed() < PATIENCE => {
-                tokio::time::sleep(RETRY_PAUSE).await;
-            }
-            Err(error) => {
-                bar.finish_and_clear();
-                return Err(error.into());
-            }
+        JobAnswer::Done(_) | JobAnswer::Failed(_) => {}
+    };
+    let done = tokio::select! {
+        biased;
+        () = &mut interrupted => {
+            let (stored, files) = written.get();
+            Err(resumable(stored, files))
         }
+        done = client.materialize(request, &arguments.to, options, show) => done.map_err(Into::into),
     };
     bar.finish_and_clear();
-    summarize(done, started.elapsed(), arguments.output)
+    summarize(done?, started.elapsed(), arguments.output)
 }
 
 /// What a job waits for, on its progress bar; or on standard error, if that is no terminal.

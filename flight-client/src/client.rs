@@ -151,22 +151,14 @@ impl Client {
         self.act(Action::new(actions::RELOAD, body)).await
     }
 
-    /// Has the server's workers write the samples of a pipeline to files, for as long as this is called at least every
-    /// ten seconds. Returns after half a second at the latest.
-    ///
-    /// # Errors
-    /// `Denied` without an operator's token, and for a target that the server does not write to; `Unavailable` if the
-    /// server does not answer. A job's own errors are [answers](JobAnswer::Failed).
-    pub async fn materialize(&mut self, call: &JobCall) -> Result<JobAnswer> {
+    /// Asks for a job, which continues while it is asked for. The answer takes half a second at most.
+    pub(crate) async fn ask_for_job(&mut self, call: &JobCall) -> Result<JobAnswer> {
         let body = serde_json::to_vec(call).expect("plain data becomes JSON");
         self.act(Action::new(actions::JOB_SYNC, body)).await
     }
 
     /// Turns to the next of several addresses that answers.
-    ///
-    /// # Errors
-    /// `Unavailable` if none does.
-    pub async fn next_server(&mut self) -> Result<()> {
+    pub(crate) async fn next_server(&mut self) -> Result<()> {
         *self = Self::connect_from(&self.addresses, self.at + 1, &self.options, Duration::ZERO).await?;
         Ok(())
     }

@@ -29,6 +29,7 @@ mod followed;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+mod job;
 mod last_read;
 pub mod local;
 mod messages;

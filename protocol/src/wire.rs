@@ -8,13 +8,14 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use forebay_delivery::messages::{ReaderReply, ReaderSync, Report, WorkerReply, WorkerSync};
-use forebay_delivery::{ClaimMessage, Slice, WindowId, WritingProgress};
+use forebay_delivery::{ClaimMessage, Slice, WindowId};
 use serde::{Deserialize, Serialize};
 
 use crate::batch::Batch;
 use crate::build::Build;
 use crate::options::JobOptions;
 pub use crate::options::StreamRequest;
+pub use forebay_delivery::WritingProgress;
 
 fn is_zero(number: &u64) -> bool {
     *number == 0

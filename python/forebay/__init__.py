@@ -34,10 +34,11 @@ from ._errors import (
     UnavailableError,
 )
 from ._formats import Ragged
+from ._jobs import JobProgress, JobResult, Materialized
 from ._keywords import explained
 from ._loader import Loader
 from ._native import __version__
-from ._session import Materialized, Pipeline, Preview, Server, Session, default_session
+from ._session import Pipeline, Preview, Server, Session, default_session
 from ._sql import literal as _literal
 from ._table import Table
 from ._udf import Udf, tensor, udf
@@ -59,6 +60,8 @@ __all__ = [
     "ExhaustedError",
     "InternalError",
     "InvalidError",
+    "JobProgress",
+    "JobResult",
     "Loader",
     "Materialized",
     "NotFoundError",

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any, Callable
 
 from . import _arguments as arguments
 from . import _native
 from ._errors import InvalidError
+from ._jobs import JobProgress, JobResult, shown
 from ._loader import Loader
 from ._loads import LoadsNamed
-from ._session import make_loader
+from ._session import job_options, make_loader
+
+if TYPE_CHECKING:
+    from ._types import MaterializeOptions, Unpack
 
 
 class Cluster(LoadsNamed):
@@ -72,11 +76,33 @@ class Cluster(LoadsNamed):
         status: dict[str, Any] = json.loads(self._native.status())
         return status
 
-    def _load(self, pipeline: Any, options: dict[str, Any]) -> Loader[Any]:
+    def materialize(
+        self,
+        pipeline: str,
+        to: str,
+        *,
+        progress: Callable[[JobProgress], None] | None = None,
+        **options: Unpack[MaterializeOptions],
+    ) -> JobResult:
+        """Has the workers write the samples of one epoch to files in the folder or URL `to`, as the server sees it.
+        Takes the options of `Pipeline.materialize`, and writes the same files.
+
+        The server permits folders with `forebay serve --allow-write`, to callers with an operator's right. The job
+        stops ten seconds after this call has ended, such as by Ctrl-C; calling it again resumes the job.
+        """
+        feed, job = job_options(options)
+        request = json.dumps({"pipeline": self._name(pipeline), **json.loads(feed)})
+        return JobResult(json.loads(self._native.materialize(request, os.fspath(to), job, shown(progress))))
+
+    def _name(self, pipeline: Any) -> str:
         if not isinstance(pipeline, str) or any(c.isspace() for c in pipeline):
             offered = ", ".join(self.pipelines())
             accepted = "the name of a pipeline that the server offers"
             raise arguments.refuse("pipeline", accepted, pipeline, f"it offers: {offered}")
+        return pipeline
+
+    def _load(self, pipeline: Any, options: dict[str, Any]) -> Loader[Any]:
+        pipeline = self._name(pipeline)
 
         def opened(
             feed: dict[str, Any], read: dict[str, Any], columns: list[str] | None, counts: bool

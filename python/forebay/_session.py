@@ -16,6 +16,7 @@ from . import _formats as formats
 from . import _native, _options, _ranks
 from ._errors import InvalidError, NotFoundError
 from ._frames import are_paths, are_rows, arrow_of
+from ._jobs import JobProgress, Materialized, shown
 from ._loader import EPOCHS_MAX, Loader, check_columns
 from ._loads import Loads, LoadsNamed
 from ._looking import Looks
@@ -290,21 +291,26 @@ class Pipeline(Loads, Looks):
         _refuse_rest(rest)
         return Preview(self.session._native.preview(self.name, json.dumps(feed), arguments.count("rows", rows, 1)))
 
-    def materialize(self, to: str | os.PathLike[str], **options: Unpack[MaterializeOptions]) -> "Materialized":
+    def materialize(
+        self,
+        to: str | os.PathLike[str],
+        *,
+        progress: Callable[[JobProgress], None] | None = None,
+        **options: Unpack[MaterializeOptions],
+    ) -> Materialized:
         """Writes the samples of one epoch to files in the folder or URL `to`. Takes the feed options of `load`, and:
 
         - `format` ("parquet"): format of the files: "parquet", "arrow", "csv", "jsonl", "mds", "webdataset".
         - `file_size` ("64MiB"): size of a file's samples in memory; a file holds at least one window.
         - `compression`: compression of the files; the format's own by default.
 
+        `progress` is called about every second with a `JobProgress`: files, samples and bytes.
+
         If the same job has already written its samples there, this method reuses them and computes nothing. If it was
         interrupted, it resumes.
         """
-        given = dict(options)
-        job = _options.checked(_options.JOB, given)
-        feed, rest = _split(given)
-        _refuse_rest(rest, _options.JOB)
-        done = self.session._native.materialize(self.name, json.dumps(feed), os.fspath(to), json.dumps(job))
+        feed, job = job_options(options)
+        done = self.session._native.materialize(self.name, feed, os.fspath(to), job, shown(progress))
         return Materialized(self.session, json.loads(done))
 
     def cache(self) -> Table:
@@ -470,40 +476,19 @@ def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return _options.checked(_options.FEED, rest), rest
 
 
+def job_options(options: Mapping[str, Any]) -> tuple[str, str]:
+    """Returns the checked options of `materialize` as JSON: those of the feed, and those of the job."""
+    given = dict(options)
+    job = _options.checked(_options.JOB, given)
+    feed, rest = _split(given)
+    _refuse_rest(rest, _options.JOB)
+    return json.dumps(feed), json.dumps(job)
+
+
 def _refuse_rest(rest: dict[str, Any], others: _options.Checks = {}) -> None:
     for name in rest:
         options = ", ".join([*others, *_options.FEED])
         raise TypeError(f"unexpected keyword argument {name!r}; the options are {options}")
-
-
-class Materialized:
-    """Samples stored in files."""
-
-    def __init__(self, session: Session, done: dict[str, Any]):
-        self._session = session
-        # The folder, as an absolute path or URL.
-        self.url: str = done["url"]
-        # The id of the job that wrote them.
-        self.job: str = done["job"]
-        # The data files, relative to `url`, in the samples' order.
-        self.files: list[str] = done["files"]
-        # Samples in all files.
-        self.rows: int = done["rows"]
-        # Rows that could not be computed, and are left out.
-        self.bad_rows: int = done["bad_rows"]
-        # The size of all files.
-        self.bytes: int = done["bytes"]
-        # Whether the samples existed already.
-        self.found: bool = done["found"]
-        # The folder of the bad rows, if the feed records them.
-        self.quarantine: str | None = done["quarantine"]
-
-    def table(self) -> Table:
-        """The samples as a table."""
-        return self._session.table(self.url)
-
-    def __repr__(self) -> str:
-        return f"<forebay.Materialized {self.rows} rows in {len(self.files)} files at {self.url}>"
 
 
 class Schema:

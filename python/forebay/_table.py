@@ -5,7 +5,7 @@ from __future__ import annotations
 import numbers
 import os
 import re
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Callable, Literal
 
 from . import _arguments as arguments
 from ._errors import InvalidError
@@ -16,8 +16,9 @@ from ._stratify import HASHED as HASHED_FINELY, stratified_conditions
 from ._whole import MEMORY_LIMIT, ordered
 
 if TYPE_CHECKING:
+    from ._jobs import JobProgress, Materialized
     from ._loader import Loader
-    from ._session import Materialized, Pipeline, Preview, Session, Text
+    from ._session import Pipeline, Preview, Session, Text
     from ._types import FeedOptions, MaterializeOptions, Unpack
 
 
@@ -268,9 +269,15 @@ class Table(Loads, Looks):
         """See `Pipeline.cache`."""
         return self.pipeline().cache()
 
-    def materialize(self, to: str | os.PathLike[str], **options: Unpack[MaterializeOptions]) -> "Materialized":
+    def materialize(
+        self,
+        to: str | os.PathLike[str],
+        *,
+        progress: Callable[[JobProgress], None] | None = None,
+        **options: Unpack[MaterializeOptions],
+    ) -> Materialized:
         """See `Pipeline.materialize`."""
-        return self.pipeline().materialize(to, **options)
+        return self.pipeline().materialize(to, progress=progress, **options)
 
     def _of_rows(self, operator: str, **constants: Any) -> "Table":
         chosen = {name: value for name, value in constants.items() if value is not None}

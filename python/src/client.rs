@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use forebay_flight_client::wire::Traced;
+use forebay_engine::JobOptions;
+use forebay_flight_client::wire::{JobAnswer, Traced, WritingProgress};
 use forebay_flight_client::{ClientTls, ConnectOptions, StreamRequest};
+use parking_lot::Mutex;
 use pyo3::prelude::*;
 
 use crate::error::OrRaise;
@@ -77,6 +79,37 @@ impl Client {
         let mut client = (*self.client).clone();
         let feed = self.runtime.wait(py, async move { client.open(&request).await })?.or_raise(py)?;
         Ok(RemoteFeed { feed: OfProcess::new(feed), runtime: self.runtime.clone() })
+    }
+
+    /// Has the workers write the samples of a pipeline to files in the folder or URL `to`, with job options as JSON.
+    /// Returns the result as JSON. Calls `show` with complete files, all files, samples and bytes.
+    fn materialize(
+        &self,
+        py: Python<'_>,
+        request: &str,
+        to: &str,
+        job: &str,
+        show: Option<Py<PyAny>>,
+    ) -> PyResult<String> {
+        let (request, options) = (json::<StreamRequest>(py, request)?, json::<JobOptions>(py, job)?);
+        let mut client = (*self.client).clone();
+        let newest = Mutex::new(WritingProgress::default());
+        let heard = |answer: &JobAnswer| {
+            if let JobAnswer::Writing(progress) = answer {
+                newest.lock().clone_from(progress);
+            }
+        };
+        let call = |py: Python<'_>, numbers: (u64, u64, u64, u64)| {
+            show.as_ref().map_or(Ok(()), |show| show.call1(py, numbers).map(drop))
+        };
+        let call_newest = |py: Python<'_>| {
+            let WritingProgress { stored, files, rows, bytes, .. } = newest.lock().clone();
+            call(py, (stored.into(), files.into(), rows, bytes))
+        };
+        let written = async { client.materialize(request, to, &options, heard).await };
+        let done = self.runtime.wait_showing(py, written, call_newest)?.or_raise(py)?;
+        call(py, (done.files as u64, done.files as u64, done.rows, done.bytes))?;
+        serde_json::to_string(&done).map_err(|error| crate::error::invalid(py, error.to_string()))
     }
 }
 

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::process;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_engine::{Error, ErrorKind};
 use pyo3::prelude::*;
@@ -15,6 +15,8 @@ use crate::logs;
 
 /// Maximum time until a Ctrl-C is noticed.
 const SIGNALS_EVERY: Duration = Duration::from_millis(50);
+/// Time between two calls of a function that shows progress.
+const SHOWN_EVERY: Duration = Duration::from_secs(1);
 /// Number of threads that move batches. Computation has its own threads.
 const THREADS: usize = 2;
 
@@ -51,7 +53,18 @@ impl Runtime {
     /// Waits for `future` without the GIL. An exception that Python raises for a signal, such as `KeyboardInterrupt`,
     /// ends the wait.
     pub(crate) fn wait<T: Send>(&self, py: Python<'_>, future: impl Future<Output = T> + Send) -> PyResult<T> {
+        self.wait_showing(py, future, |_| Ok(()))
+    }
+
+    /// Waits for `future` as [`wait`](Self::wait) does, and calls `show` about every second meanwhile.
+    pub(crate) fn wait_showing<T: Send>(
+        &self,
+        py: Python<'_>,
+        future: impl Future<Output = T> + Send,
+        mut show: impl FnMut(Python<'_>) -> PyResult<()>,
+    ) -> PyResult<T> {
         self.check_process(py)?;
+        let mut shown = Instant::now();
         let mut future = pin!(future);
         loop {
             let done = py.detach(|| {
@@ -65,6 +78,10 @@ impl Runtime {
                 Err(_) => {
                     py.check_signals()?;
                     logs::log(py);
+                    if shown.elapsed() >= SHOWN_EVERY {
+                        shown = Instant::now();
+                        show(py)?;
+                    }
                 }
             }
         }

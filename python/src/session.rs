@@ -1,6 +1,7 @@
 //! A session and its feeds, in the trainer's own process.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use forebay_engine::{
     FeedOptions, JobOptions, JobProgress, Materialized, Output, ReadOptions, SessionOptions, SourceRow, type_name,
@@ -152,14 +153,34 @@ impl Session {
     }
 
     /// Writes the samples of one epoch to files in the folder or URL `to`, with feed options and job options as JSON.
-    /// Returns the result as JSON.
-    fn materialize(&self, py: Python<'_>, name: &str, feed: &str, to: &str, job: &str) -> PyResult<String> {
+    /// Returns the result as JSON. Calls `show` with complete files, all files, samples and bytes.
+    fn materialize(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        feed: &str,
+        to: &str,
+        job: &str,
+        show: Option<Py<PyAny>>,
+    ) -> PyResult<String> {
         let (feed, options) = (json::<FeedOptions>(py, feed)?, json::<JobOptions>(py, job)?);
+        let (progress, all) = (JobProgress::default(), AtomicU32::new(0));
         let written = async {
             let job = self.session.job(name, &feed, to, &options).await?;
-            job.run(&JobProgress::default()).await
+            all.store(job.files(), Ordering::Relaxed);
+            job.run(&progress).await
         };
-        Ok(materialized(&self.runtime.wait(py, written)?.or_raise(py)?))
+        let call = |py: Python<'_>, numbers: (u64, u64, u64, u64)| {
+            show.as_ref().map_or(Ok(()), |show| show.call1(py, numbers).map(drop))
+        };
+        let call_newest = |py: Python<'_>| {
+            let all = all.load(Ordering::Relaxed).into();
+            call(py, (progress.files(), all, progress.rows(), progress.bytes()))
+        };
+        let done = self.runtime.wait_showing(py, written, call_newest)?.or_raise(py)?;
+        let files = done.files().len() as u64;
+        call(py, (files, files, done.rows(), done.bytes()))?;
+        Ok(materialized(&done))
     }
 
     /// Writes the samples to files that the session keeps, unless it has them. Returns the result as JSON.

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import forebay
 from cluster import Cluster, status_of, wait_for_status
 from support import Server, Worker, binary, environment
 
@@ -126,6 +127,28 @@ def test_a_failing_row_ends_the_job_and_nothing_is_committed(folder):
 def leased_alone(feeds):
     """Whether a worker writes the only file that is left of the only job."""
     return any(feed["windows_leased"] == 1 and feed["writing"]["stored"] == FILES - 1 for feed in feeds)
+
+
+def test_python_has_the_workers_write(folder, alone):
+    (folder / "train.sql").write_text(script(folder, milliseconds=1))
+    with Server(folder / "train.sql", "--allow-write", str(folder / "out")) as server:
+        cluster, seen = forebay.connect(server.uri), []
+        options = {"window_rows": 200, "file_size": 1}
+        done = cluster.materialize("train", str(folder / "out"), progress=seen.append, **options)
+        assert (done.rows, done.bad_rows, done.files, done.found) == (ROWS - 6, 6, FILES, False)
+        assert [*digests(folder / "out").values()] == alone
+        assert len(seen) > 1 and seen[-1] == (FILES, FILES, ROWS - 6, done.bytes)
+        assert all(isinstance(progress, forebay.JobProgress) and progress.files <= FILES for progress in seen)
+        assert cluster.materialize("train", str(folder / "out"), **options).found
+        assert len(list(forebay.table(done.url).load(batch_size=1000, format="numpy"))) == 6
+        with pytest.raises(forebay.DeniedError, match="does not write to"):
+            cluster.materialize("train", str(folder / "other"))
+        with pytest.raises(forebay.InvalidError, match="it offers: train"):
+            cluster.materialize("trains x", str(folder / "out"))
+        with pytest.raises(TypeError, match="file_sizes"):
+            cluster.materialize("train", str(folder / "out"), file_sizes=1)
+        with pytest.raises(forebay.InvalidError, match="progress"):
+            cluster.materialize("train", str(folder / "out"), progress=1)
 
 
 def test_a_file_that_loses_all_its_workers_ends_the_job(folder):

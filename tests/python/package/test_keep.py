@@ -35,6 +35,14 @@ def test_samples_are_written_as_parquet_that_others_read(session, tmp_path):
     assert values(done.table().load(format="numpy")) == [2 * n for n in range(700)]
 
 
+def test_progress_is_shown_at_the_end_and_its_errors_end_the_job(session, tmp_path):
+    seen = []
+    done = session.sql("SELECT n FROM t").materialize(tmp_path / "kept", progress=seen.append)
+    assert seen[-1] == (len(done.files), len(done.files), done.rows, done.bytes)
+    with pytest.raises(ZeroDivisionError):
+        session.sql("SELECT n FROM t").materialize(tmp_path / "other", progress=lambda progress: 1 / 0)
+
+
 def test_samples_are_written_in_other_formats(session, tmp_path):
     query = session.sql("SELECT n, 'row ' || n AS text FROM t WHERE n < 9")
     done = query.materialize(tmp_path / "out", format="jsonl", compression="none")
