@@ -83,6 +83,7 @@ pub mod image_chain;
 pub mod image_column;
 mod json;
 pub mod keyed;
+mod list_functions;
 mod log1p;
 pub mod made_rows;
 mod measured;
@@ -118,6 +119,7 @@ pub use descriptor::{
 };
 pub use json::json_access;
 pub use keyed::{Draws, KEY_ARGUMENTS, random_key, shared_site};
+pub use list_functions::list_functions;
 pub use made_rows::{InputPart, InputRows, Made, MadeRows, MakeRows, RowAt, WindowTooLarge};
 pub use measured::measured;
 pub use operator::{Arguments, Operator, OperatorUdf};

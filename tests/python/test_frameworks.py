@@ -472,7 +472,7 @@ def test_the_tested_versions_are_those_that_are_installed_here():
     pinned = dict(line.split("==") for line in lines)
     assert _versions.TESTED == {package: pinned[package] for package in _versions.TESTED}
     page = (DOCS / "frameworks.md").read_text()
-    for package in _versions.TESTED:
+    for package in [*_versions.TESTED, "torch", "orbax-checkpoint"]:
         assert f"{package} {pinned[package]}" in page
 
 

@@ -14,6 +14,7 @@ use forebay_operators::{Descriptor, Determinism, shared_site};
 use forebay_sql::SAMPLE;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::shared_draws::SharedDraws;
 use crate::compile::hidden_columns::{RANDOM_KEY, SAMPLE_ID, STEP_LENGTH, hidden_column};
 use crate::compile::reduced_decode;
 use crate::function::FunctionUdf;
@@ -25,6 +26,8 @@ pub(super) struct CallSites {
     sites: HashMap<String, u64>,
     /// Calls that decode images at reduced size.
     fast: u64,
+    /// Calls that draw alike.
+    shared: SharedDraws,
 }
 
 impl CallSites {
@@ -41,6 +44,7 @@ impl CallSites {
                 let descriptor = forebay_operators::find(call.name()).map(|operator| operator.descriptor());
                 match descriptor.map(|descriptor| descriptor.determinism) {
                     Some(Determinism::KeyedRandom) => {
+                        descriptor.into_iter().for_each(|descriptor| self.shared.add(descriptor, &args));
                         let shared = descriptor.and_then(|descriptor| shared(descriptor, &args));
                         let site = shared.unwrap_or_else(|| self.site(call.name()));
                         args.extend([Expr::Column(key.clone()), lit(site)]);
@@ -62,6 +66,11 @@ impl CallSites {
             .data()?;
         // An output column's name is the text of its expression, which must not show the arguments added here.
         if woven.schema_name().to_string() == name { Ok(woven) } else { Ok(woven.alias(name)) }
+    }
+
+    /// Refuses annotations that would not move as their image.
+    pub(super) fn check(&self) -> Result<()> {
+        self.shared.check()
     }
 
     /// The number of the next call site of `operator`.

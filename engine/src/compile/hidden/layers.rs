@@ -50,8 +50,12 @@ impl Layers {
     }
 
     /// Completes the query with `top`, the part above the last layer.
-    pub(super) fn woven(self, top: LogicalPlan) -> Woven {
-        Woven { layers: self.closed, top }
+    ///
+    /// # Errors
+    /// If annotations would not move as their image.
+    pub(super) fn woven(self, top: LogicalPlan) -> Result<Woven> {
+        self.calls.check()?;
+        Ok(Woven { layers: self.closed, top })
     }
 
     /// Adds to each call in `expr` over `input` the hidden columns that its operator depends on.

@@ -12,6 +12,7 @@ mod calls;
 mod flattened;
 mod join;
 mod layers;
+mod shared_draws;
 mod table;
 mod table_call;
 mod weave;

@@ -19,7 +19,7 @@ use crate::compile::join::Condition;
 pub(crate) fn weave(plan: &LogicalPlan) -> Result<Woven> {
     let mut layers = Layers::default();
     let top = weave_node(&mut layers, plan)?;
-    Ok(layers.woven(top))
+    layers.woven(top)
 }
 
 fn weave_node(layers: &mut Layers, plan: &LogicalPlan) -> Result<LogicalPlan> {
