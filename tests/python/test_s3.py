@@ -1,5 +1,6 @@
 """Datasets in S3, against moto, a local implementation of its protocol."""
 
+import datetime
 import json
 import re
 import socket
@@ -7,8 +8,10 @@ import subprocess
 import time
 
 import boto3
+import pyarrow as pa
 import pytest
 from moto.server import ThreadedMotoServer
+from pyarrow import dataset
 
 import forebay
 from interposed import interposed
@@ -244,3 +247,24 @@ def test_a_list_of_paths_in_a_bucket_is_a_table_in_python(bucket, monkeypatch):
     assert batch["path"] == sorted(paths) and batch["label"] == ["cat", "rocket"] and len(batch["image"]) == 2
     with pytest.raises(forebay.NotFoundError, match='"s3://bucket/listed/cat/009.jpg"; searched "s3://bucket/listed/cat"'):
         session.table(["s3://bucket/listed/cat/001.jpg", "s3://bucket/listed/cat/009.jpg"])
+
+
+def test_folders_that_name_values_are_columns_in_a_bucket(bucket, tmp_path, monkeypatch):
+    client, environment = bucket
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    values = ["a b", "a/b", "50%", "x=y", "Zürich", "日本", None]
+    rows = [{"id": id, "dt": datetime.date(2026, 1, 1 + id % 3), "city": values[id % 7]} for id in range(42)]
+    keys = pa.schema([("dt", pa.date32()), ("city", pa.string())])
+    layout = dataset.partitioning(keys, flavor="hive")
+    dataset.write_dataset(pa.Table.from_pylist(rows), tmp_path / "hive", format="parquet", partitioning=layout)
+    for file in (tmp_path / "hive").rglob("*.parquet"):
+        client.upload_file(str(file), "bucket", f"hive/{file.relative_to(tmp_path / 'hive')}")
+    session = forebay.Session(root=tmp_path / "root")
+    for location in (tmp_path / "hive", "s3://bucket/hive"):
+        table = session.table(location)
+        read = [row for batch in table.load(batch_size=10, format="arrow") for row in batch.to_pylist()]
+        assert sorted(read, key=lambda row: row["id"]) == rows
+        [batch] = table.filter("city = 'a/b' AND dt = DATE '2026-01-02'").load(batch_size=10, format="arrow")
+        expected = [row["id"] for row in rows if row["city"] == "a/b" and row["dt"].day == 2]
+        assert sorted(batch["id"].to_pylist()) == expected
