@@ -89,6 +89,9 @@ impl Jobs {
     /// Begins the job, unless it is under way, and waits for its end for a moment.
     pub(crate) async fn ask(&self, dispatcher: &Arc<DispatcherService>, call: JobCall) -> Result<JobAnswer> {
         let key = serde_json::to_string(&JobCall { begins: false, ..call.clone() }).expect("plain data becomes JSON");
+        if !self.all.lock().contains_key(&key) {
+            self.check_target(&call.to)?;
+        }
         let run = self.begin(dispatcher, &key, call)?;
         *run.asked.lock() = Instant::now();
         let until = Instant::now() + POLL;
@@ -138,12 +141,12 @@ impl Jobs {
         Err(Error::new(ErrorKind::Denied, format!("this server does not write to \"{target}\"")).with_hint(hint))
     }
 
+    /// Begins the job, whose target was checked, unless it is under way.
     fn begin(&self, dispatcher: &Arc<DispatcherService>, key: &str, call: JobCall) -> Result<Arc<JobRun>> {
         let mut all = self.all.lock();
         if let Some(run) = all.get(key) {
             return Ok(Arc::clone(run));
         }
-        self.check_target(&call.to)?;
         if all.len() >= JOBS_MAX {
             let message = format!("{JOBS_MAX} jobs are under way here");
             return Err(Error::new(ErrorKind::Exhausted, message).with_hint("wait until one has ended"));

@@ -25,12 +25,13 @@ pub fn list_functions() -> Vec<ScalarUDF> {
     lengthening.map(|original| ScalarUDF::from(ListFunction { original })).collect()
 }
 
-/// The length of a list in a row, by integers of the row's arguments.
+/// The length of a list that a function makes, by the row's arguments: integers as they are, and of lists their lengths.
+/// Other arguments are `None`.
 type Length = fn(&[Option<i64>]) -> Option<i64>;
 
 fn length_of(name: &str) -> Option<Length> {
     Some(match name {
-        // The number of elements of the first argument, and of its copies.
+        // Lists are copied with their elements: see `longest`.
         "array_repeat" => |row| Some(row.first()?.unwrap_or(1).max(1).saturating_mul((*row.get(1)?)?)),
         "array_resize" => |row| *row.get(1)?,
         "range" | "generate_series" => |row| match row {
@@ -105,7 +106,13 @@ fn longest(name: &str, arguments: &ScalarFunctionArgs) -> Result<Option<i64>> {
         true => 1,
         false => arguments.number_rows,
     };
-    let columns = arguments.args.iter().map(|value| integers(&value.to_array(rows)?)).collect::<Result<Vec<_>>>()?;
+    let columns = arguments.args.iter().enumerate().map(|(at, value)| {
+        let column = value.to_array(rows)?;
+        // An integer that is repeated is one element, even if it is large.
+        let is_element = at == 0 && name == "array_repeat" && column.data_type().is_integer();
+        if is_element { Ok(None) } else { integers(&column) }
+    });
+    let columns = columns.collect::<Result<Vec<_>>>()?;
     let of_row = |row| {
         let numbers: Vec<Option<i64>> =
             columns.iter().map(|column| column.as_ref().and_then(|of| at(of, row))).collect();
@@ -114,7 +121,7 @@ fn longest(name: &str, arguments: &ScalarFunctionArgs) -> Result<Option<i64>> {
     Ok((0..rows).filter_map(of_row).max())
 }
 
-/// The column as integers: of lists and texts their lengths, and of others nothing.
+/// The column as integers: of lists their lengths, and of other types nothing.
 fn integers(column: &ArrayRef) -> Result<Option<ArrayRef>> {
     let numbers = match column.data_type() {
         of if of.is_integer() => Arc::clone(column),

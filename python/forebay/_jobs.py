@@ -39,17 +39,14 @@ def shown(progress: Callable[[JobProgress], None] | None) -> Show:
     return show
 
 
-class Materialized:
-    """Samples stored in files by this process."""
+class _Written:
+    """What a job has written."""
 
-    def __init__(self, session: Session, done: dict[str, Any]):
-        self._session = session
+    def __init__(self, done: dict[str, Any]):
         # The folder, as an absolute path or URL.
         self.url: str = done["url"]
-        # The id of the job that wrote them.
+        # The id of the job that wrote it.
         self.job: str = done["job"]
-        # The data files, relative to `url`, in the samples' order.
-        self.files: list[str] = done["files"]
         # Samples in all files.
         self.rows: int = done["rows"]
         # Rows that could not be computed, and are left out.
@@ -59,7 +56,17 @@ class Materialized:
         # Whether the samples existed already.
         self.found: bool = done["found"]
         # The folder of the bad rows, if the feed records them.
-        self.quarantine: str | None = done["quarantine"]
+        self.quarantine: str | None = done.get("quarantine")
+
+
+class Materialized(_Written):
+    """Samples stored in files by this process."""
+
+    def __init__(self, session: Session, done: dict[str, Any]):
+        super().__init__(done)
+        self._session = session
+        # The data files, relative to `url`, in the samples' order.
+        self.files: list[str] = done["files"]
 
     def table(self) -> Table:
         """The samples as a table."""
@@ -69,26 +76,13 @@ class Materialized:
         return f"<forebay.Materialized {self.rows} rows in {len(self.files)} files at {self.url}>"
 
 
-class JobResult:
-    """Samples that the workers of a cluster have written to files."""
+class JobResult(_Written):
+    """Samples that the workers of a cluster have written to files. `forebay.table(url)` is a table of them."""
 
     def __init__(self, done: dict[str, Any]):
-        # The folder, as an absolute path or URL. `forebay.table(url)` is a table of the samples.
-        self.url: str = done["url"]
-        # The id of the job that wrote them.
-        self.job: str = done["job"]
+        super().__init__(done)
         # The number of data files.
         self.files: int = done["files"]
-        # Samples in all files.
-        self.rows: int = done["rows"]
-        # Rows that could not be computed, and are left out.
-        self.bad_rows: int = done["bad_rows"]
-        # The size of all files.
-        self.bytes: int = done["bytes"]
-        # Whether the samples existed already.
-        self.found: bool = done["found"]
-        # The folder of the bad rows, if there are any and the feed records them.
-        self.quarantine: str | None = done.get("quarantine")
 
     def __repr__(self) -> str:
         return f"<forebay.JobResult {self.rows} rows in {self.files} files at {self.url}>"

@@ -221,7 +221,7 @@ async fn read_back(place: &StoreLocation, bytes: &Bytes, failed: StoreError) -> 
         Ok(found) if found == bytes => Ok(ReadBack::Ours),
         Ok(_) => Ok(ReadBack::Others),
         Err((_, reading)) => {
-            // Whoever removed what was there had a reason.
+            // Another process has removed the object, which must not come back.
             let was_there = matches!(failed, StoreError::AlreadyExists { .. });
             let is_missing = matches!(reading, StoreError::NotFound { .. });
             let failed = Error::from_store(&shown, failed);

@@ -36,8 +36,8 @@ impl SharedDraws {
                 [] if images.is_empty() => {}
                 [] => {
                     return plan_err!(
-                        "{name} has the key '{key}', and no call of {image} has it, so it would not move as the image: give \
-                         both the same key"
+                        "{name} has the key '{key}', and no call of {image} has it, so it would not move as the image: \
+                         give both the same key"
                     );
                 }
                 several => {
