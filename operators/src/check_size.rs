@@ -6,7 +6,7 @@ use arrow::compute::{cast, nullif};
 use arrow::datatypes::{DataType, Field, Int64Type};
 use datafusion::common::{Result, exec_err};
 
-use crate::descriptor::{Descriptor, Example, Parameter, TypeClass};
+use crate::descriptor::{ConstantKind, Descriptor, Example, Parameter, TypeClass};
 use crate::image_column::{self, Images};
 use crate::operator::{Arguments, Operator};
 
@@ -18,11 +18,19 @@ static DESCRIPTOR: Descriptor = Descriptor {
         Parameter::input("image", TypeClass::Image, "The images"),
         Parameter::input("height", TypeClass::Side, "The height that the image must have"),
         Parameter::input("width", TypeClass::Side, "The width that the image must have"),
+        Parameter::constant(
+            "same_ratio",
+            ConstantKind::Boolean,
+            "Whether an image of the same aspect ratio passes too, to within a pixel",
+        )
+        .or("false"),
     ],
     returns: "the images, as they were given",
     docs: "An image of another size is an error, so its row is bad. A mask must have the size of its image before both \
-           are cropped by one key. Otherwise the crops show different parts. `image_height(bytes)` and \
-           `image_width(bytes)` read the image's size from its header. The row is null if the image or a side is null.",
+           are cropped by one key. Otherwise the crops show different parts. Where a query crops `decode_mask(mask)` and \
+           `decode_image(bytes)` by one key, it has this check by itself, with same_ratio for `random_resized_crop`. \
+           `image_height(bytes)` and `image_width(bytes)` read the image's size from its header. The row is null if the \
+           image or a side is null.",
     source: "its definition",
     examples: &[
         Example {
@@ -56,6 +64,7 @@ impl Operator for CheckSize {
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {
         let side = |name: &str| -> Result<ArrayRef> { Ok(cast(arguments.array(name)?, &DataType::Int64)?) };
         let sides = [side("height")?, side("width")?];
+        let same_ratio = arguments.flag("same_ratio")?;
         let [heights, widths]: [&Int64Array; 2] = [sides[0].as_primitive::<Int64Type>(), sides[1].as_primitive()];
         let unknown = NullBuffer::union(heights.nulls(), widths.nulls());
         let array = arguments.take_array("image")?;
@@ -64,12 +73,14 @@ impl Operator for CheckSize {
             let is_unknown = unknown.as_ref().is_some_and(|unknown| unknown.is_null(row));
             let Some(image) = images.get(row)?.filter(|_| !is_unknown) else { continue };
             let (height, width) = (heights.value(row), widths.value(row));
-            if (image.height as i64, image.width as i64) != (height, width) {
-                let name = DESCRIPTOR.name;
+            let size = (image.height as i64, image.width as i64);
+            if size != (height, width) && !(same_ratio && have_one_ratio(size, (height, width))) {
+                let or = if same_ratio { " or have its aspect ratio" } else { "" };
                 return exec_err!(
-                    "{name}: the image is {} x {}, and must be {height} x {width}",
-                    image.height,
-                    image.width
+                    "{}: the image is {} x {}, and must be {height} x {width}{or}",
+                    DESCRIPTOR.name,
+                    size.0,
+                    size.1
                 );
             }
         }
@@ -79,6 +90,12 @@ impl Operator for CheckSize {
             None => Ok(array),
         }
     }
+}
+
+/// Whether two sizes, of height and width, have one aspect ratio. Each side of a scaled image may be a pixel off.
+fn have_one_ratio(one: (i64, i64), other: (i64, i64)) -> bool {
+    let difference = i128::from(one.0) * i128::from(other.1) - i128::from(one.1) * i128::from(other.0);
+    difference.abs() <= i128::from(other.0) + i128::from(other.1)
 }
 
 #[cfg(test)]
@@ -102,6 +119,22 @@ mod tests {
         assert!(sql("check_size(image, 9, 13)", vec![noise()]).is_ok());
         let expect = "check_size: the image is 9 x 13, and must be 9 x -1";
         assert_eq!(sql("check_size(image, 9, -1)", vec![noise()]).unwrap_err(), expect);
+    }
+
+    #[test]
+    fn a_scaled_image_passes_if_its_ratio_may() {
+        // 9 x 13 pixels.
+        let check = |height: i32, width: i32| {
+            sql(&format!("check_size(image, {height}, {width}, true)"), vec![decoded(&["palette.png"])])
+        };
+        for (height, width) in [(9, 13), (18, 26), (17, 25), (36, 52), (900, 1300), (919, 1300)] {
+            assert!(check(height, width).is_ok(), "{height} x {width}");
+        }
+        for (height, width) in [(13, 9), (26, 26), (1200, 1300), (900, 0), (-9, -13)] {
+            let expect =
+                format!("check_size: the image is 9 x 13, and must be {height} x {width} or have its aspect ratio");
+            assert_eq!(check(height, width).unwrap_err(), expect);
+        }
     }
 
     #[test]

@@ -25,8 +25,8 @@ pub fn list_functions() -> Vec<ScalarUDF> {
     lengthening.map(|original| ScalarUDF::from(ListFunction { original })).collect()
 }
 
-/// The length of a list that a function makes, by the row's arguments: integers as they are, and of lists their lengths.
-/// Other arguments are `None`.
+/// The length of a list that a function makes, by the row's arguments: integers as they are, lists by their lengths,
+/// others as `None`.
 type Length = fn(&[Option<i64>]) -> Option<i64>;
 
 fn length_of(name: &str) -> Option<Length> {

@@ -161,6 +161,11 @@ pub fn find(name: &str) -> Option<&'static dyn Operator> {
     OPERATORS.iter().copied().find(|operator| operator.descriptor().name.eq_ignore_ascii_case(name))
 }
 
+/// Returns the operator with this name as a DataFusion function.
+pub fn scalar_udf(name: &str) -> Option<ScalarUDF> {
+    find(name).map(|operator| ScalarUDF::from(OperatorUdf::new(operator)))
+}
+
 /// Returns all operators as DataFusion functions, ready for `SessionContext::register_udf`.
 pub fn scalar_udfs() -> Vec<ScalarUDF> {
     OPERATORS.iter().map(|operator| ScalarUDF::from(OperatorUdf::new(*operator))).collect()

@@ -138,6 +138,22 @@ class Table(Loads, Looks):
         reads both columns once, now, and holds 8 bytes for each row. Rows with equal values in `by` stay in one part,
         so let them differ, such as by a path. Another row in the table may move rows from part to part.
         """
+        return tuple(self.filter(condition) for condition in self._parts(fractions, by, stratify, seed))
+
+    def folds(
+        self, count: int, *, by: str, stratify: str | None = None, seed: int = 0
+    ) -> "list[tuple[Table, Table]]":
+        """Pairs of training and validation rows for cross-validation: `for train, val in table.folds(5, by="path")`.
+
+        Each row is in the validation rows of one pair and in the training rows of all others. `by`, `stratify` and
+        `seed` are those of `split`.
+        """
+        count = arguments.count("count", count, 2)
+        conditions = self._parts((1 / count,) * count, by, stratify, seed)
+        return [(self.filter(f"NOT ({condition})"), self.filter(condition)) for condition in conditions]
+
+    def _parts(self, fractions: tuple[float, ...], by: str, stratify: str | None, seed: int) -> list[str]:
+        """The condition of each part of a split. It is true or false for every row."""
         types = self.columns
         if arguments.choice("by", by, list(types)) is None:
             raise arguments.refuse("by", "the name of a column", by)
@@ -153,8 +169,7 @@ class Table(Loads, Looks):
             conditions = split_conditions(by, fractions, seed)
             if stratify is not None:
                 conditions = stratified_conditions(self, by, stratify, fractions, seed)
-            parts = tuple(self.filter(condition) for condition in conditions)
-            parts[0].pipeline()
+            self.filter(conditions[0]).pipeline()
         except InvalidError as error:
             if not error.message.startswith("hash_bucket:"):
                 raise
@@ -163,7 +178,7 @@ class Table(Loads, Looks):
                 "split by another column, or by a text of this one, if it is a time: "
                 f"table.with_column(\"key\", {f'CAST({quoted(by)} AS TEXT)'!r}).split(0.9, by=\"key\")",
             ) from None
-        return parts
+        return conditions
 
     def limit(self, rows: int) -> "Table":
         """The first rows of a table of files or Arrow data."""

@@ -233,7 +233,7 @@ async fn what_is_decoded_fast_does_not_depend_on_the_columns_asked_for() {
 }
 
 /// Queries whose rows depend on draws, each from one row of a window or from several.
-const DRAWN: [(&str, &str); 5] = [
+const DRAWN: [(&str, &str); 10] = [
     (
         "repeat_rows",
         "SELECT image, label FROM repeat_rows(
@@ -257,6 +257,30 @@ const DRAWN: [(&str, &str); 5] = [
         "SELECT label, mask_tokens([label, 7 * label, 11, 12, 13, 14, 15, 16], mask_id => 3, vocab_size => 99,
              special_ids => [0], p => 0.5) AS masked FROM ROWS;",
     ),
+    (
+        "corrupt_spans",
+        "SELECT label, corrupt_spans([label, 7 * label, 11, 12, 13, 14, 15, 16], first_sentinel => 99,
+             p => 0.4, mean_length => 2) AS spans FROM ROWS;",
+    ),
+    (
+        "random_hflip_points",
+        "SELECT random_hflip(random_resized_crop(decode_image(bytes), 24, 20, key => 'view'), key => 'view') AS image,
+             random_hflip_points(random_resized_crop_points([[5, 6], [200, 100], [90, 80]],
+                 image_height(bytes), image_width(bytes), 24, 20, key => 'view'), 24, 20, key => 'view') AS points
+         FROM photos;",
+    ),
+    (
+        "random_normal",
+        "SELECT label, random_uniform() AS a, random_int(1000) AS b, random_normal(std => 2) AS c,
+             random_choice([label, 2 * label, 3 * label]) AS d, random_int(9, key => 'k') AS e,
+             random_int(9, key => 'k') AS f FROM ROWS;",
+    ),
+    (
+        "random_pick",
+        "SELECT label, random_pick(image, random_hflip(image), weights => [0.3, 0.7]) AS image,
+             random_pick(class, '', weights => [0.9, 0.1]) AS class FROM ROWS;",
+    ),
+    ("random_uniform", "SELECT image, label, random_int(1000) AS n FROM ROWS WHERE random_uniform() < 0.7;"),
 ];
 
 #[tokio::test]

@@ -4,10 +4,11 @@ Each item of a list under "Not supported" or "Current limits" carries a comment 
 
     <!-- absent: operator *audio*, format tar, argument sampler, python Loader.__getitem__, scheme gs -->
     <!-- refused (ORDER BY needs): SELECT label FROM photos ORDER BY label -->
+    <!-- tested: test_frameworks.py sequence-parallel -->
     <!-- not in a registry -->
 
 The words in brackets are those of the refusal's message. Names may be patterns. Operators are those of
-docs/operators.md, which is generated from the registry.
+docs/operators.md, which is generated from the registry. A test that refuses it is named by its file and a word there.
 """
 
 import fnmatch
@@ -24,7 +25,7 @@ from support import REPOSITORY
 DOCS = REPOSITORY / "docs"
 PAGES = [REPOSITORY / "README.md", *sorted(DOCS.glob("*.md")), *sorted((DOCS / "migration").glob("*.md"))]
 SECTION = re.compile(r"^## (?:Not supported(?: yet)?|Current limits)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
-COMMENT = re.compile(r"<!--\s*(absent|refused\s+\([^)]*\)|not in a registry):?\s*(.*?)\s*-->", re.DOTALL)
+COMMENT = re.compile(r"<!--\s*(absent|tested|refused\s+\([^)]*\)|not in a registry):?\s*(.*?)\s*-->", re.DOTALL)
 
 
 def items(text: str) -> list[str]:
@@ -92,6 +93,10 @@ def contradictions(item: str) -> list[str]:
         if comment == "absent":
             for kind, pattern in (denied.split() for denied in text.split(",")):
                 found += [f"{kind} {name}" for name in present(kind, pattern)]
+        elif comment == "tested":
+            for file, word in (named.split() for named in text.split(",")):
+                tests = (REPOSITORY / "tests" / "python" / file).read_text()
+                found += [] if re.search(rf"\b{re.escape(word)}\b", tests) else [f"no test of {word}"]
         elif comment.startswith("refused"):
             found += [] if is_refused(text, comment.partition("(")[2][:-1]) else [text]
     return found
@@ -124,6 +129,7 @@ def test_every_page_with_such_a_section_is_checked():
     [
         ("no jitter <!-- absent: operator color_*, operator pack -->", ["operator color_jitter", "operator pack"]),
         ("no CSV <!-- absent: format csv, scheme gs -->", ["format csv"]),
+        ("no test <!-- tested: test_frameworks.py no-such-case -->", ["no test of no-such-case"]),
         ("no seed <!-- absent: argument seed, python Loader.skip -->", ["argument seed", "python Loader.skip"]),
         ("no WHERE <!-- refused (x): SELECT size FROM photos WHERE size > 9 -->", [
             "SELECT size FROM photos WHERE size > 9",

@@ -150,10 +150,11 @@ def keras(tmp_path_factory):
 EPOCHS = {
     "lightning": [
         "plain", "set-epoch", "accumulated", "unknown-length", "validated", "validated-by-one-function", "reloaded",
-        "ranks-plain", "ranks-made-before",
+        "ranks-plain", "ranks-made-before", "ranks-accumulated",
     ],
     "transformers": [
-        "plain", "seq2seq", "accumulated", "unknown-length", "counted", "ranks-plain", "ranks-made-before"
+        "plain", "seq2seq", "accumulated", "unknown-length", "counted", "ranks-plain", "ranks-made-before",
+        "ranks-accumulated",
     ],
     "accelerate": ["plain", "exact", "exact-counted", "ranks-plain", "ranks-exact"],
     "fsdp": ["plain", "exact", "exact-counted", "ranks-plain", "ranks-exact"],
@@ -188,6 +189,11 @@ RESUMED = {
         ("validated-resumed", "validated", 8),
         ("ranks-resumed", "plain", 8),
         ("ranks-resumed-of-one", "plain", 8),
+        ("ranks-limited", "limited", 0),
+        ("ranks-limited-resumed", "limited", 6),
+        ("ranks-accumulated", "accumulated", 0),
+        ("ranks-accumulated-resumed", "accumulated", 8),
+        ("ranks-steps-resumed", "plain", 8),
         ("resumed-of-ranks", "plain", 8),
     ],
     "transformers": [
@@ -202,6 +208,9 @@ RESUMED = {
         ("unknown-length-resumed", "unknown-length", 8),
         ("ranks-resumed", "plain", 8),
         ("ranks-resumed-of-one", "plain", 8),
+        ("ranks-max-steps-resumed", "plain", 8),
+        ("ranks-accumulated", "accumulated", 0),
+        ("ranks-accumulated-resumed", "accumulated", 10),
         ("resumed-of-ranks", "plain", 8),
     ],
     "accelerate": [
@@ -271,6 +280,8 @@ REFUSED = {
         "one-loader-twice": '"train" and "val"',
         "one-loader-returned-twice": "call load once for training",
         "spawned": "train=make_loader",
+        "ranks-direct": "ForebayDataModule(train=",
+        "ranks-direct-dataloader": "ForebayDataModule(train=",
         "ranks-uneven-validation": "drop_last=True",
         "ranks-uneven": "drop_last=True",
         "ranks-given": "rank 0 of 1",
@@ -326,6 +337,7 @@ REFUSED = {
             "unknown": "repeat=True",
             "epochs": "leave out epochs=",
             "column": 'no column "image"',
+            "tensorflow": "set KERAS_BACKEND to torch or jax",
             "no-samples": "24 samples, and 48 in a global step",
             "no-samples-found": "the query leaves too few samples",
             "one-loader-twice": "call load once for training",
@@ -391,6 +403,12 @@ def test_lightning_resumes_with_more_batches_in_an_epoch(lightning):
     assert [a + b for a, b in zip(rest[::2], rest[1::2], strict=True)] == lightning["plain"].samples[6:]
 
 
+def test_lightning_trains_on_spawned_ranks(lightning, tmp_path):
+    spawned = run("lightning_spawned.py", tmp_path, ranks=1)
+    check_resumed(spawned["spawned"], lightning["plain"], 0)
+    check_resumed(spawned["spawned-resumed"], lightning["plain"], 8)
+
+
 def test_lightning_does_not_warn_of_loaders_that_nobody_gave(lightning):
     assert lightning["warnings"]["shown"] == [] and lightning["trains-only"].samples == lightning["plain"].samples
 
@@ -401,6 +419,30 @@ def test_lightnings_validations_have_each_sample_once(lightning):
     assert lightning["validated"]["validated"] == [whole[0], *whole * 6]
     ranks = [sorted(sum(rank["validated"], [])) for rank in lightning["ranks-validated"].ranks]
     assert sorted(sum(ranks, [])) == list(range(10)) and all(ranks)
+
+
+def test_lightnings_tests_and_predictions_have_each_sample_once(lightning):
+    one, ranks = lightning["evaluated"], lightning["ranks-evaluated"].ranks
+    whole = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert one["tested"] == whole * 2
+    first, second = one["predicted"]
+    assert first == second and sorted(sum(first, [])) == list(range(10)) and first != whole
+    # A global step is divided between the ranks.
+    tested = [sum(parts, []) for parts in zip(*(rank["tested"] for rank in ranks), strict=True)]
+    assert tested == whole * 2
+    for loop in range(2):
+        parts = zip(*(rank["predicted"][loop] for rank in ranks), strict=True)
+        assert [sum(of, []) for of in parts] == first
+
+
+def test_transformers_evaluates_datasets_by_name_and_predicts(transformers):
+    one, ranks = transformers["evaluated-by-name"], transformers["ranks-evaluated-by-name"]
+    for case in (one, ranks):
+        for metrics in case["metrics"]:
+            assert metrics["eval_a_ids"] == list(range(10)) and metrics["eval_b_ids"] == list(range(7))
+            for name in ("eval_a_loss", "eval_b_loss"):
+                assert metrics[name] == pytest.approx(one["metrics"][0][name], rel=1e-5)
+        assert case["predicted"] == [list(range(10))] * 2
 
 
 def test_an_evaluation_of_transformers_counts_each_sample_once(transformers):

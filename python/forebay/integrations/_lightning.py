@@ -225,10 +225,10 @@ class TrainBatches:
         return self.trainer.fit_loop.epoch_loop.batch_progress
 
     def _is_within_epoch(self) -> bool:
-        return self.trainer.fit_loop.restarting and self._progress.current.processed > 0
+        return bool(self.trainer.fit_loop.restarting) and self._progress.current.processed > 0
 
     def _trained(self) -> int:
-        return self._progress.total.processed - self._count
+        return int(self._progress.total.processed) - self._count
 
     def state(self) -> dict[str, Any]:
         if self._pass is None:

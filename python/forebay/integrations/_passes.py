@@ -83,7 +83,7 @@ def epoch_start(loader: Loader, epoch: int) -> State:
 
 def steps_before(loader: Loader, place: State) -> int:
     """Returns the number of steps of the epoch that lie before a place."""
-    return place["offset"] // global_batch_size(loader)
+    return int(place["offset"]) // global_batch_size(loader)
 
 
 def global_batch_size(loader: Loader) -> int:
@@ -103,10 +103,11 @@ def restored(loader: Loader, state: Any, framework: str, counts_all_steps: bool 
             "the checkpoint has no place of a Forebay loader",
             f"resume from a checkpoint that {framework} saved with this integration, or start a new run with its model",
         )
+    place: State = state["loader"]
     # Checks feed and version. The next pass loads the same state again.
-    loader.load_state_dict(state["loader"])
+    loader.load_state_dict(place)
     then, now = state["global_batch_size"], global_batch_size(loader)
-    if then != now and (counts_all_steps or state["loader"]["offset"]):
+    if then != now and (counts_all_steps or place["offset"]):
         where = "a run" if counts_all_steps else "the middle of an epoch"
         raise InvalidError(
             f"the checkpoint is from {where} with {then} samples in a global step, and now there are "
@@ -115,7 +116,7 @@ def restored(loader: Loader, state: Any, framework: str, counts_all_steps: bool 
             f"load with global_batch_size={then}, which gives the same steps on any number of ranks that divides it"
             + ("" if counts_all_steps else ", or resume from a checkpoint at the end of an epoch"),
         )
-    return state["loader"]
+    return place
 
 
 def check_epochs(loader: Loader, framework: str) -> None:

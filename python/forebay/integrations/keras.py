@@ -66,6 +66,12 @@ class Dataset(_DataAdapter):
     ):
         if not isinstance(loader, Loader):
             raise InvalidError(f'"loader" must be a Forebay loader, got {type(loader).__name__}')
+        if keras.backend.backend() == "tensorflow":
+            raise InvalidError(
+                "Keras on TensorFlow is not supported",
+                'set KERAS_BACKEND to torch or jax before the first import of keras, or read format="tf" in a loop of '
+                "your own",
+            )
         passes.check_epochs(loader, FRAMEWORK)
         self._columns = [columns for columns in (x, y, sample_weight) if columns is not None]
         if y is None and sample_weight is not None:
@@ -313,9 +319,10 @@ class BackupAndRestore(_Callback):
 
     def _read(self) -> dict[str, Any] | None:
         try:
-            return json.loads((self._folder / _METADATA).read_text())
+            state: dict[str, Any] = json.loads((self._folder / _METADATA).read_text())
         except FileNotFoundError:
             return None
+        return state
 
     def _restore_model(self, weights: Path) -> None:
         model = self.model

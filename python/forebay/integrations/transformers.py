@@ -117,7 +117,7 @@ class ForebayTrainerMixin(_OfTrainer):
 
     def num_examples(self, dataloader: Any) -> int:
         if not isinstance(dataloader, (TrainBatches, EvaluationBatches)):
-            return super().num_examples(dataloader)
+            return int(super().num_examples(dataloader))
         return dataloader.loader.samples_per_epoch or len(dataloader) * passes.global_batch_size(dataloader.loader)
 
     def evaluation_loop(self, dataloader: Any, *args: Any, **kwargs: Any) -> Any:
@@ -289,7 +289,8 @@ class EvaluationBatches:
     def _all_counts(self, count: int) -> list[int]:
         if self.loader.world_size == 1:
             return [count]
-        return self._accelerator.gather(torch.tensor([count], device=self._accelerator.device)).tolist()
+        counts: list[int] = self._accelerator.gather(torch.tensor([count], device=self._accelerator.device)).tolist()
+        return counts
 
     def gather(self, data: Any) -> Any:
         """Gathers results, as Trainer's `gather_function`: those of real samples, in the order of ranks."""

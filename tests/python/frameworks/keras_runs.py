@@ -141,6 +141,9 @@ def one_process():
     report.refused(f"{BACKEND}-unknown", lambda: data(where="id >= 0"))
     report.refused(f"{BACKEND}-epochs", lambda: data(epochs=3))
     report.refused(f"{BACKEND}-column", lambda: Dataset(common.loader(), x="image"))
+    keras.backend.backend, backend = lambda: "tensorflow", keras.backend.backend
+    report.refused(f"{BACKEND}-tensorflow", data)
+    keras.backend.backend = backend
     report.refused(f"{BACKEND}-no-samples", lambda: data(global_batch_size=48))
     found = {"repeat": True, "where": "id < 0"}
     report.refused(f"{BACKEND}-no-samples-found", lambda: fit("", data(**found), backup="none", steps_per_epoch=4))

@@ -52,6 +52,12 @@ class Model(pl.LightningModule):
     def validation_step(self, batch, index):
         self.validated.append(sorted(batch["id"].tolist()))
 
+    def test_step(self, batch, index):
+        self.validated.append(batch["id"].tolist())
+
+    def predict_step(self, batch, index):
+        return batch["id"]
+
     def configure_optimizers(self):
         if self.estimates:
             assert self.trainer.estimated_stepping_batches > 0
@@ -197,6 +203,8 @@ def one_process():
     fit("reloaded", ForebayDataModule(train=load), reload_dataloaders_every_n_epochs=1)
     fit("pairs", ForebayDataModule(train=load), max_epochs=1, checkpoint={"every_n_train_steps": 3})
 
+    evaluate("evaluated", 1)
+
     report.refused("direct", lambda: fit_directly(load()))
     report.refused("direct-dataloader", lambda: fit_directly(torch.utils.data.DataLoader(load(), batch_size=None)))
     report.refused("direct-validation", lambda: quiet().validate(Model(), load(), verbose=False))
@@ -236,8 +244,21 @@ def quiet(**options):
     )
 
 
-def fit_directly(loader):
-    quiet(max_epochs=2).fit(Model(), loader)
+def fit_directly(loader, **options):
+    quiet(max_epochs=2, **options).fit(Model(), loader)
+
+
+def evaluate(case, ranks):
+    """Tests a model and predicts with it twice, and reports the samples of each loop."""
+    trainer = quiet(devices=ranks, strategy="ddp" if ranks > 1 else "auto")
+    loaders = [common.loader(10, global_batch_size=4, shuffle=shuffle) for shuffle in (False, True)]
+    given = {"test": {"some": loaders[0]}, "predict": [loaders[1]]}
+    model, datamodule = Model(), ForebayDataModule(**given)
+    predicted = []
+    for _ in range(2):
+        trainer.test(model, datamodule=datamodule, verbose=False)
+        predicted.append([batch.tolist() for batch in trainer.predict(model, datamodule=datamodule)])
+    report.end(case, tested=model.validated, predicted=predicted)
 
 
 def two_ranks():
@@ -246,7 +267,22 @@ def two_ranks():
     fit("ranks-killed", data(), ranks=2, checkpoint={"every_n_train_steps": 4}, kill=9)
     fit("ranks-resumed", data(), ranks=2, resume=saved("ranks-killed", 8))
     fit("ranks-resumed-of-one", data(), ranks=2, resume=saved("killed", 8))
+    few = {"limit_train_batches": 4, "ranks": 2}
+    fit("ranks-limited", data(), checkpoint={"every_n_train_steps": 3}, **few)
+    fit("ranks-limited-resumed", data(), resume=saved("ranks-limited", 6), **few)
+    accumulated = {"accumulate_grad_batches": 2, "ranks": 2}
+    fit("ranks-accumulated", data(), checkpoint={"every_n_train_steps": 2}, **accumulated)
+    fit("ranks-accumulated-resumed", data(), resume=saved("ranks-accumulated", 4), **accumulated)
+    steps = {"max_steps": 9, "max_epochs": -1, "ranks": 2}
+    fit("ranks-steps", data(), checkpoint={"every_n_train_steps": 8}, **steps)
+    fit("ranks-steps-resumed", data(), resume=saved("ranks-steps", 8), **steps | {"max_steps": 18})
     fit("ranks-validated", ForebayDataModule(train=load(), val=common.loader(10, batch_size=2)), ranks=2, max_epochs=1)
+    evaluate("ranks-evaluated", 2)
+    ranks = {"devices": 2, "strategy": "ddp"}
+    report.refused("ranks-direct", lambda: fit_directly(load(), **ranks))
+    report.refused(
+        "ranks-direct-dataloader", lambda: fit_directly(torch.utils.data.DataLoader(load(), batch_size=None), **ranks)
+    )
     report.refused("ranks-uneven", lambda: fit("", ForebayDataModule(train=common.loader(25, batch_size=2)), ranks=2))
     uneven = ForebayDataModule(train=load(), val=common.loader(10, batch_size=2))
     report.refused("ranks-uneven-validation", lambda: fit("", uneven, ranks=2, strategy=RestoresLateDdp()))

@@ -105,6 +105,25 @@ def train(case, loader, resume=None, kill=None, evaluated=None, trainer=Trainer,
     report.end(case, **more)
 
 
+def evaluate(case):
+    """Evaluates datasets by their names, and predicts, each twice, and reports samples and losses."""
+    loaders = {name: load(samples=samples, batch_size=2, drop_last=False) for name, samples in (("a", 10), ("b", 7))}
+    args = TrainingArguments(
+        str(FOLDER / "none"), report_to=[], disable_tqdm=True, use_cpu=True, per_device_eval_batch_size=2,
+        ddp_backend="gloo" if "RANK" in os.environ else None,
+    )
+    made = Trainer(
+        model=Model(), args=args, eval_dataset=loaders,
+        compute_metrics=lambda results: {"ids": sorted(results.predictions.tolist())},
+    )
+    metrics = [made.evaluate() for _ in range(2)]
+    predicted = [made.predict(loaders["a"]) for _ in range(2)]
+    report.end(
+        case, metrics=[{name: of[name] for name in sorted(of) if name.endswith(("_ids", "_loss"))} for of in metrics],
+        predicted=[sorted(of.predictions.tolist()) for of in predicted],
+    )
+
+
 def saved(case, step):
     return str(FOLDER / case / f"checkpoint-{step}")
 
@@ -146,6 +165,8 @@ def one_process():
     evaluated = load(samples=10, batch_size=4, drop_last=False)
     train("evaluated", load(), evaluated=evaluated, eval_strategy="steps", eval_steps=2, num_train_epochs=1)
 
+    evaluate("evaluated-by-name")
+
     report.refused("direct", lambda: train("", load(), trainer=transformers.Trainer))
     first = {"trainer": transformers.Trainer, "collator": lambda batches: batches[0]}
     report.refused("direct-first-of-batch", lambda: train("", load(), **first))
@@ -185,6 +206,14 @@ def two_ranks():
     torch.distributed.barrier()
     train("ranks-resumed", load(), resume=saved("ranks-killed", 8))
     train("ranks-resumed-of-one", load(), resume=saved("killed", 8))
+    train("ranks-max-steps", load(), max_steps=9, **every(4))
+    torch.distributed.barrier()
+    train("ranks-max-steps-resumed", load(), resume=saved("ranks-max-steps", 8), max_steps=18)
+    accumulated = {"gradient_accumulation_steps": 4}
+    train("ranks-accumulated", load(), **accumulated, **every(3))
+    torch.distributed.barrier()
+    train("ranks-accumulated-resumed", load(), resume=saved("ranks-accumulated", 3), **accumulated)
+    evaluate("ranks-evaluated-by-name")
     # Ten samples in steps of eight: the second step has two samples for rank 0, and none for rank 1.
     evaluated = load(samples=10, batch_size=4, drop_last=False)
     train("ranks-evaluated", load(), evaluated=evaluated, num_train_epochs=1)

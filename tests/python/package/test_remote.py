@@ -89,6 +89,9 @@ def test_a_filtered_feed_is_the_same_too(cluster, local):
     assert same(list(there), list(here))
     with pytest.raises(TypeError, match="groups rows; loop without len"):
         len(there)
+
+
+def test_counting_is_refused(cluster):
     with pytest.raises(forebay.InvalidError, match='"count" reads the files in this process'):
         cluster.load("filtered", format="arrow", count=True)
 

@@ -88,6 +88,28 @@ def test_a_stratified_split_has_each_label_by_its_share(table):
     assert sorted(sum((column(part, "n") for part in three), [])) == ROWS["n"]
 
 
+@pytest.mark.parametrize("stratify", [None, "label"])
+def test_each_row_is_validated_by_one_fold_and_trains_the_others(table, stratify):
+    folds = table.folds(4, by="n", stratify=stratify)
+    validated = [column(validation, "n") for _, validation in folds]
+    assert sorted(sum(validated, [])) == ROWS["n"] and all(validated)
+    for (train, _), others in zip(folds, validated, strict=True):
+        assert sorted(column(train, "n") + others) == ROWS["n"]
+    if stratify:
+        assert [classes(validation)["dog"] for _, validation in folds] == [20] * 4
+    assert column(table.folds(4, by="n", stratify=stratify, seed=1)[0][1], "n") != validated[0]
+
+
+def test_rows_without_a_value_have_a_fold_and_wrong_folds_are_refused(table):
+    folds = table.folds(3, by="label")
+    assert sorted(row for _, rows in folds for row in rows.to_arrow().column("n").to_pylist()) == ROWS["n"]
+    for count in (1, 2.5, "3"):
+        with pytest.raises(InvalidError, match='"count" must be an integer'):
+            table.folds(count, by="n")
+    with pytest.raises(InvalidError, match="already"):
+        folds[0][0].split(0.5, by="label")
+
+
 def test_labels_of_any_kind_are_stratified(table):
     rows = {"id": list(range(40)), "label": [1.0, float("nan")] * 10 + [None] * 20, "flag": [True, False] * 20}
     rows = table._session.table(pa.table(rows))
@@ -168,6 +190,47 @@ def test_a_function_draws_in_a_worker_process_too(table):
     a = column(elsewhere, "a")
     assert a == column(elsewhere, "a", batch_size=7)
     assert [int(value) for value in a] == ROWS["n"] and len({value % 1 for value in a}) == 300
+
+
+def test_a_function_draws_alike_on_ranks_after_a_resume_and_from_a_server(table):
+    rows = table.select("n", a="noisy(n)", b="noisy_elsewhere(n)", die="dice()").filter("die <> 3")
+    options = {"shuffle": True, "seed": 3, "format": "numpy"}
+
+    def drawn(batches):
+        return [tuple(row) for batch in batches for row in zip(*(batch[name].tolist() for name in "n a b die".split()))]
+
+    def dealt(parts):
+        """The rows of two ranks, whose batches of each step follow each other."""
+        return drawn(batch for step in zip(*parts, strict=True) for batch in step)
+
+    whole = drawn(rows.load(batch_size=8, epochs=2, **options))
+    assert 400 < len(whole) < 600 and len(set(whole)) == len(whole)
+    loaders = [rows.load(batch_size=4, epochs=2, drop_last=True, rank=rank, world_size=2, **options) for rank in (0, 1)]
+    dropped = drawn(rows.load(batch_size=8, epochs=2, drop_last=True, **options))
+    assert dealt(loaders) == dropped
+
+    first = rows.load(batch_size=8, epochs=2, drop_last=True, **options)
+    batches = iter(first)
+    head = drawn([next(batches) for _ in range(7)])
+    state = first.state_dict()
+    resumed = [rows.load(batch_size=4, epochs=2, drop_last=True, rank=rank, world_size=2, **options) for rank in (0, 1)]
+    for loader in resumed:
+        loader.load_state_dict(state)
+    assert head + dealt(resumed) == dropped
+
+    session = table._session
+    session.sql(
+        "CREATE PIPELINE drawn AS SELECT * FROM "
+        "(SELECT n, noisy(n) AS a, noisy_elsewhere(n) AS b, dice() AS die FROM numbered) WHERE die <> 3",
+        numbered=pa.table(ROWS),
+    )
+    own = drawn(session.load("drawn", batch_size=8, epochs=2, **options))
+    with session.serve() as server:
+        cluster = forebay.connect(server.uri)
+        served = [cluster.load("drawn", batch_size=4, epochs=2, rank=rank, world_size=2, **options) for rank in (0, 1)]
+        batches = [list(loader) for loader in served]
+    assert sorted(drawn(batches[0]) + drawn(batches[1])) == sorted(own)
+    assert drawn(batches[0])[:4] == own[:4] and drawn(batches[1])[:4] == own[4:8]
 
 
 def test_a_function_that_draws_is_checked(table):
