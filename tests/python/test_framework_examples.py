@@ -137,12 +137,7 @@ def by_step(lines: list[dict]) -> dict[int, tuple[list[int], float]]:
     }
 
 
-# A launcher's processes take long to start. CI starts these once, and test_frameworks.py resumes what they run.
-STARTED_ONCE = ["lightning-devices", "fsdp"]
-RUN = [name for name in SCRIPTS if name not in STARTED_ONCE or os.environ.get("FOREBAY_FRAMEWORKS") == "1"]
-
-
-@pytest.mark.parametrize("name", RUN)
+@pytest.mark.parametrize("name", SCRIPTS)
 def test_a_killed_run_goes_on(name, tmp_path):
     pattern, ranks = SCRIPTS[name]
     killed = []
@@ -182,19 +177,6 @@ def test_a_killed_run_goes_on(name, tmp_path):
     for step, (samples, loss) in resumed.items():
         assert samples == undisturbed[step][0]
         assert loss == pytest.approx(undisturbed[step][1], rel=1e-5)
-
-
-@pytest.mark.parametrize("name", STARTED_ONCE)
-def test_ranks_of_a_launcher_share_each_epoch(name, tmp_path):
-    ranks = SCRIPTS[name][1]
-    with Run(name, tmp_path, tmp_path / "launched", 2) as run:
-        lines = list(run.lines())
-        run.wait()
-    assert len(lines) == 2 * STEPS * ranks
-    steps = by_step(lines)
-    orders = [sum((steps[step][0] for step in range(first, first + STEPS)), []) for first in (0, STEPS)]
-    assert [sorted(order) for order in orders] == [list(range(SAMPLES))] * 2
-    assert orders[0] != orders[1]
 
 
 def test_no_process_outlives_its_run(tmp_path, monkeypatch):

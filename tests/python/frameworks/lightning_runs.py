@@ -254,11 +254,13 @@ def evaluate(case, ranks):
     loaders = [common.loader(10, global_batch_size=4, shuffle=shuffle) for shuffle in (False, True)]
     given = {"test": {"some": loaders[0]}, "predict": [loaders[1]]}
     model, datamodule = Model(), ForebayDataModule(**given)
-    predicted = []
+    tested, predicted = [], []
     for _ in range(2):
+        model.validated = []
         trainer.test(model, datamodule=datamodule, verbose=False)
+        tested.append(model.validated)
         predicted.append([batch.tolist() for batch in trainer.predict(model, datamodule=datamodule)])
-    report.end(case, tested=model.validated, predicted=predicted)
+    report.end(case, tested=tested, predicted=predicted)
 
 
 def two_ranks():

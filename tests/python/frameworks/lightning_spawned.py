@@ -48,9 +48,9 @@ def fit(case: str, epochs: int, resume: Path | None = None) -> Path:
         accelerator="cpu", devices=RANKS, strategy="ddp_spawn", max_epochs=epochs, logger=False,
         enable_progress_bar=False, enable_model_summary=False, callbacks=[checkpoints],
     )
-    trainer.fit(Model(FOLDER / f"{case}.steps"), datamodule=ForebayDataModule(train=load), ckpt_path=resume)
+    trainer.fit(Model(FOLDER / case), datamodule=ForebayDataModule(train=load), ckpt_path=resume)
     for rank in range(RANKS):
-        lines = (FOLDER / f"{case}.steps.{rank}").read_text().splitlines()
+        lines = (FOLDER / f"{case}.{rank}").read_text().splitlines()
         steps = [json.loads(line) for line in lines]
         assert os.getpid() not in {step["pid"] for step in steps}, "the steps are those of other processes"
         print(json.dumps({"case": case, "rank": rank, "steps": steps}), flush=True)
