@@ -112,6 +112,7 @@ fn value_name(spec: &OptionSpec) -> String {
         OptionKind::Choice(words) => words.join("|"),
         OptionKind::Lengths => "LENGTH,LENGTH".to_owned(),
         OptionKind::Column => "COLUMN".to_owned(),
+        OptionKind::Columns => "COLUMNS".to_owned(),
         OptionKind::Name => "NAME".to_owned(),
         OptionKind::Folder => "URL".to_owned(),
         OptionKind::Start => "OFFSET|EPOCH:OFFSET|TOKEN".to_owned(),

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
+use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::compute::cast;
-use arrow::datatypes::{Field, FieldRef, Schema, SchemaRef};
+use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use arrow::error::ArrowError;
-use forebay_arrays::{digest, schema_digest, without_views};
+use forebay_arrays::{TensorType, digest, schema_digest, without_views};
 use forebay_storage::{Dataset, DatasetSpec, TableFormat, format_at, formats};
 
 use crate::error::{Error, Result};
@@ -125,11 +125,23 @@ impl Session {
     }
 }
 
-/// Replaces Arrow's view types, which other libraries' frames use and few readers support.
+/// Replaces Arrow's view types, which other libraries' frames use and few readers support. Tensors without a null
+/// among their numbers have the type that operators give them.
 fn plain_rows(schema: &Schema, batches: Vec<RecordBatch>) -> Result<(SchemaRef, Vec<RecordBatch>), ArrowError> {
     // A frame may have more bytes in one array than 32-bit offsets can address.
-    let plain = |field: &FieldRef| field.as_ref().clone().with_data_type(without_views(field.data_type(), true));
-    let fields: Vec<Field> = schema.fields().iter().map(plain).collect();
+    let plain = |(index, field): (usize, &FieldRef)| {
+        let data_type = match field.data_type() {
+            DataType::FixedSizeList(numbers, count) if TensorType::of(field).is_some() => {
+                let has_nulls =
+                    |batch: &RecordBatch| batch.column(index).as_fixed_size_list().values().null_count() > 0;
+                let nullable = batches.iter().any(has_nulls);
+                DataType::FixedSizeList(Arc::new(numbers.as_ref().clone().with_nullable(nullable)), *count)
+            }
+            other => without_views(other, true),
+        };
+        field.as_ref().clone().with_data_type(data_type)
+    };
+    let fields: Vec<Field> = schema.fields().iter().enumerate().map(plain).collect();
     let schema = Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()));
     let cast_rows = |batch: RecordBatch| {
         let columns =

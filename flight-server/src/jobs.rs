@@ -89,9 +89,8 @@ impl Jobs {
     /// Begins the job, unless it is under way, and waits for its end for a moment.
     pub(crate) async fn ask(&self, dispatcher: &Arc<DispatcherService>, call: JobCall) -> Result<JobAnswer> {
         let key = serde_json::to_string(&JobCall { begins: false, ..call.clone() }).expect("plain data becomes JSON");
-        if !self.all.lock().contains_key(&key) {
-            self.check_target(&call.to)?;
-        }
+        // Links may lead elsewhere by now.
+        self.check_target(&call.to)?;
         let run = self.begin(dispatcher, &key, call)?;
         *run.asked.lock() = Instant::now();
         let until = Instant::now() + POLL;

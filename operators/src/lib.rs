@@ -122,7 +122,7 @@ pub use json::json_access;
 pub use keyed::{Draws, KEY_ARGUMENTS, random_key, shared_site};
 pub use list_functions::list_functions;
 pub use made_rows::{InputPart, InputRows, Made, MadeRows, MakeRows, RowAt, WindowTooLarge};
-pub use mask_sizes::CroppedPair;
+pub use mask_sizes::{Decoding, KeyedCrop};
 pub use measured::measured;
 pub use operator::{Arguments, Operator, OperatorUdf};
 pub use portable_math::{portable_math, portable_version};

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray};
+use arrow::array::{Array, ArrayRef, AsArray, Int64Array};
 use arrow::compute::cast;
 use arrow::compute::kernels::length::length;
 use arrow::datatypes::{DataType, FieldRef, Int64Type};
@@ -14,9 +14,12 @@ use datafusion::logical_expr::simplify::{ExprSimplifyResult, SimplifyContext};
 use datafusion::logical_expr::{
     ColumnarValue, Documentation, Expr, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
 };
+use forebay_arrays::column_bytes;
 
 /// The most elements of a list, with those of its lists.
 const LIST_LENGTH_MAX: i64 = 16 << 20;
+/// The size of an element of a value that is copied.
+const ELEMENT_BYTES: u64 = 8;
 
 /// Returns DataFusion's functions that make long lists in this form, to be registered under the same names.
 pub fn list_functions() -> Vec<ScalarUDF> {
@@ -31,7 +34,7 @@ type Length = fn(&[Option<i64>]) -> Option<i64>;
 
 fn length_of(name: &str) -> Option<Length> {
     Some(match name {
-        // Lists are copied with their elements: see `longest`.
+        // The first argument is the size of what is copied.
         "array_repeat" => |row| Some(row.first()?.unwrap_or(1).max(1).saturating_mul((*row.get(1)?)?)),
         "array_resize" => |row| *row.get(1)?,
         "range" | "generate_series" => |row| match row {
@@ -108,9 +111,7 @@ fn longest(name: &str, arguments: &ScalarFunctionArgs) -> Result<Option<i64>> {
     };
     let columns = arguments.args.iter().enumerate().map(|(at, value)| {
         let column = value.to_array(rows)?;
-        // An integer that is repeated is one element, even if it is large.
-        let is_element = at == 0 && name == "array_repeat" && column.data_type().is_integer();
-        if is_element { Ok(None) } else { integers(&column) }
+        if at == 0 && name == "array_repeat" { Ok(Some(sizes(&column))) } else { integers(&column) }
     });
     let columns = columns.collect::<Result<Vec<_>>>()?;
     let of_row = |row| {
@@ -119,6 +120,12 @@ fn longest(name: &str, arguments: &ScalarFunctionArgs) -> Result<Option<i64>> {
         length_of(&numbers)
     };
     Ok((0..rows).filter_map(of_row).max())
+}
+
+/// The size of each value in elements of 8 bytes, for a function that copies it.
+fn sizes(column: &ArrayRef) -> ArrayRef {
+    let size = |row| i64::try_from(column_bytes(&column.slice(row, 1)) / ELEMENT_BYTES).unwrap_or(i64::MAX).max(1);
+    Arc::new((0..column.len()).map(size).collect::<Int64Array>())
 }
 
 /// The column as integers: of lists their lengths, and of other types nothing.

@@ -1,92 +1,125 @@
-//! Crops of masks: which calls crop an image and its mask alike, and the check that they need.
+//! Crops of images and masks by one key, and the check of sizes that they need.
 //!
 //! A draw becomes a position only with the size of an image, and a call does not see the other call's image. So a mask
 //! of another size would lose another part than its image, without an error.
 
 use std::sync::Arc;
 
-use datafusion::common::Result;
+use arrow::datatypes::DataType;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::common::{Result, internal_err};
 use datafusion::logical_expr::expr::ScalarFunction;
-use datafusion::logical_expr::{Expr, lit};
+use datafusion::logical_expr::{Expr, lit, when};
 use datafusion::scalar::ScalarValue;
 
+use crate::descriptor::{Descriptor, ParameterKind};
 use crate::registry::{find, scalar_udf};
 
-/// The operators whose part of an image depends on its size, and whether a size of the same aspect ratio gives the same
-/// part.
-const CROPS: [(&str, bool); 2] = [("random_crop", false), ("random_resized_crop", true)];
+/// The operators whose part of an image depends on its size.
+const CROPS: [Crop; 2] = [
+    Crop { name: "random_crop", same_ratio: false, places: &["height", "width", "padding"] },
+    Crop {
+        name: "random_resized_crop",
+        same_ratio: true,
+        places: &["scale_min", "scale_max", "ratio_min", "ratio_max"],
+    },
+];
 
-/// The inputs of two calls that crop by one key. `T` is an expression, or what stands for one.
+struct Crop {
+    name: &'static str,
+    /// Whether images of one aspect ratio lose the same part, whatever their sizes.
+    same_ratio: bool,
+    /// The constants on which the part depends.
+    places: &'static [&'static str],
+}
+
+/// A call that crops its input by a key. Calls that are [alike](Self::is_like) take the same part of images of one size.
 #[derive(Clone, Debug)]
-pub struct CroppedPair<T> {
-    /// The two inputs, in the order of the calls.
-    pub inputs: [T; 2],
-    /// Whether a mask of the image's aspect ratio is right.
+pub struct KeyedCrop<'a> {
+    /// The images or masks.
+    pub input: &'a Expr,
+    /// Whether images of one aspect ratio lose the same part, whatever their sizes.
     pub same_ratio: bool,
+    key: &'a str,
+    name: &'static str,
+    /// The constants on which the part depends.
+    places: Vec<ScalarValue>,
 }
 
-impl<T> CroppedPair<T> {
-    /// Returns the pair with other inputs.
-    pub fn with_inputs<U>(&self, inputs: [U; 2]) -> CroppedPair<U> {
-        CroppedPair { inputs, same_ratio: self.same_ratio }
+/// A call that decodes a column of files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decoding {
+    /// `decode_image`.
+    Image,
+    /// `decode_mask`.
+    Mask,
+}
+
+impl Decoding {
+    /// What a call decodes, and its argument.
+    pub fn of(call: &Expr) -> Option<(Self, &Expr)> {
+        let Expr::ScalarFunction(call) = call else { return None };
+        let decoding = match call.name() {
+            "decode_image" => Self::Image,
+            "decode_mask" => Self::Mask,
+            _ => return None,
+        };
+        Some((decoding, call.args.first()?))
     }
 }
 
-impl CroppedPair<Expr> {
-    /// Returns the pairs among the crops in these expressions.
-    pub fn all(exprs: &[Expr]) -> Result<Vec<Self>> {
-        let mut crops: Vec<(&str, bool, &str, &Expr)> = Vec::new();
-        for expr in exprs {
-            expr.apply(|expr| {
-                if let Expr::ScalarFunction(call) = expr
-                    && let Some((name, same_ratio)) = CROPS.into_iter().find(|(name, _)| *name == call.name())
-                    && let (Some(key), Some(input)) = (key(call), call.args.first())
-                {
-                    crops.push((name, same_ratio, key, input));
-                }
-                Ok(TreeNodeRecursion::Continue)
-            })?;
-        }
-        let mut pairs = Vec::new();
-        for (index, &(name, same_ratio, key, input)) in crops.iter().enumerate() {
-            for &(other_name, _, other_key, other) in &crops[index + 1..] {
-                if (name, key) == (other_name, other_key) && input != other {
-                    pairs.push(Self { inputs: [input.clone(), other.clone()], same_ratio });
-                }
+impl<'a> KeyedCrop<'a> {
+    /// The crops by a key in an expression.
+    pub fn all(expr: &'a Expr) -> Result<Vec<Self>> {
+        let mut crops = Vec::new();
+        expr.apply(|expr| {
+            if let Expr::ScalarFunction(call) = expr {
+                crops.extend(Self::of(call));
             }
-        }
-        Ok(pairs)
+            Ok(TreeNodeRecursion::Continue)
+        })?;
+        Ok(crops)
     }
 
-    /// Returns the mask of the pair, and the same mask with a check of its size:
-    /// `check_size(decode_mask(mask), image_height(bytes), image_width(bytes))`. `None` if these are not a mask and an
-    /// image as their files have them.
-    pub fn checked_mask(&self) -> Option<(&Expr, Expr)> {
-        let [one, other] = &self.inputs;
-        let (mask, image) = if is_call(one, "decode_mask") { (one, other) } else { (other, one) };
-        let Expr::ScalarFunction(decoded) = image else { return None };
-        if !is_call(mask, "decode_mask") || !is_call(image, "decode_image") {
-            return None;
-        }
-        let bytes = decoded.args.first()?;
-        let [height, width] = ["image_height", "image_width"].map(|name| called(name, vec![bytes.clone()]));
-        Some((mask, called("check_size", vec![mask.clone(), height?, width?, lit(self.same_ratio)])?))
+    fn of(call: &'a ScalarFunction) -> Option<Self> {
+        let Crop { name, same_ratio, places } = CROPS.into_iter().find(|crop| crop.name == call.name())?;
+        let descriptor = find(name)?.descriptor();
+        let key = constant(descriptor, &call.args, "key")?.try_as_str()??;
+        let places = places.iter().map(|place| {
+            let value = constant(descriptor, &call.args, place)?;
+            // 15 and 15.0 mean the same.
+            Some(value.cast_to(&DataType::Float64).unwrap_or_else(|_| value.clone()))
+        });
+        let (places, input) = (places.collect::<Option<_>>()?, call.args.first()?);
+        Some(Self { input, key, name, same_ratio, places }).filter(|crop| !crop.key.is_empty())
+    }
+
+    /// Whether another call draws the same part of an image of the same size.
+    pub fn is_like(&self, other: &KeyedCrop<'_>) -> bool {
+        (self.name, self.key, &self.places) == (other.name, other.key, &other.places)
+    }
+
+    /// A mask with a check of its size. `mask` decodes `mask_bytes`, and `image_bytes` is the file of its image. Where
+    /// there is no image, every mask passes.
+    pub fn checked(&self, mask: &Expr, mask_bytes: &Expr, image_bytes: &Expr) -> Result<Expr> {
+        let side = |name: &str| {
+            when(image_bytes.clone().is_not_null(), called(name, vec![image_bytes.clone()])?)
+                .otherwise(called(name, vec![mask_bytes.clone()])?)
+        };
+        let (height, width) = (side("image_height")?, side("image_width")?);
+        called("check_size", vec![mask.clone(), height, width, lit(self.same_ratio), lit(self.key)])
     }
 }
 
-/// The key of a call that shares its draws.
-fn key(call: &ScalarFunction) -> Option<&str> {
-    match call.args.get(find(call.name())?.descriptor().position("key")?)? {
-        Expr::Literal(ScalarValue::Utf8(Some(key)), _) => Some(key.as_str()).filter(|key| !key.is_empty()),
+fn constant<'a>(descriptor: &Descriptor, args: &'a [Expr], name: &str) -> Option<&'a ScalarValue> {
+    let at = descriptor.position(name)?;
+    match (descriptor.parameters[at].kind, args.get(at)?) {
+        (ParameterKind::Constant(_), Expr::Literal(value, _)) => Some(value),
         _ => None,
     }
 }
 
-fn is_call(expr: &Expr, name: &str) -> bool {
-    matches!(expr, Expr::ScalarFunction(call) if call.name() == name)
-}
-
-fn called(name: &str, args: Vec<Expr>) -> Option<Expr> {
-    Some(Expr::ScalarFunction(ScalarFunction::new_udf(Arc::new(scalar_udf(name)?), args)))
+fn called(name: &str, args: Vec<Expr>) -> Result<Expr> {
+    let Some(function) = scalar_udf(name) else { return internal_err!("there is no operator {name}") };
+    Ok(Expr::ScalarFunction(ScalarFunction::new_udf(Arc::new(function), args)))
 }

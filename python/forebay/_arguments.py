@@ -107,6 +107,16 @@ def size(name: str, value: Any) -> int | None:
     return integer(name, value, minimum=1, accepted="a size such as '64MiB' or a number of bytes")
 
 
+def columns(name: str, value: Any) -> str | None:
+    """Checks the name of a column, or a list of names. Returns them separated by commas."""
+    if value is None or isinstance(value, str):
+        return value
+    checked = names(name, value) or []
+    if any("," in column for column in checked):
+        raise refuse(name, "names without commas", value)
+    return ",".join(checked)
+
+
 def ascending(name: str, value: Any) -> str | None:
     """Checks a list of positive integers. Returns them separated by commas."""
     if value is None:

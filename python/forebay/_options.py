@@ -42,6 +42,7 @@ JOB: Checks = {
     "format": arguments.text,
     "file_size": arguments.size,
     "compression": arguments.text,
+    "partition_by": arguments.columns,
 }
 SESSION: Checks = {
     "threads": arguments.positive,

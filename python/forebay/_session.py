@@ -303,6 +303,7 @@ class Pipeline(Loads, Looks):
         - `format` ("parquet"): format of the files: "parquet", "arrow", "csv", "jsonl", "mds", "webdataset".
         - `file_size` ("64MiB"): size of a file's samples in memory; a file holds at least one window.
         - `compression`: compression of the files; the format's own by default.
+        - `partition_by`: column or columns whose values become names of folders, such as `dt=2026-01-01`.
 
         `progress` is called about every second with a `JobProgress`: files, samples and bytes.
 

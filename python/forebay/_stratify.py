@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Any
 
 from . import _arguments as arguments
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 # So many that hashes of different values hardly ever meet. SQL has no larger integers.
 BUCKETS = 2**62
 HASHED = f", buckets => {BUCKETS}, seed => {{seed}})"
+# Multiples of it, modulo 1, are spread evenly.
+GOLDEN = 0.6180339887498949
 # A query names each label.
 LABELS_MAX = 10_000
 
@@ -32,10 +35,13 @@ def stratified_conditions(
     # Rows whose value is null have one part too.
     hashed = f"coalesce(hash_bucket({quoted(by)}{HASHED.format(seed=seed)}, 0)"
     hashes = _hashes(table.select(label=quoted(label), hash=hashed), label)
+    _check_labels(hashes, by, label)
+    # Labels round in different ways, or parts of many labels with few rows would not have their shares.
+    roundings = {value: (0.5 + place * GOLDEN) % 1 for place, value in enumerate(sorted(hashes, key=repr))}
     bounds = [
         by_value(
             label,
-            {value: str(_bound(sorted_, share)) for value, sorted_ in hashes.items()},
+            {value: str(_bound(sorted_, share, roundings[value])) for value, sorted_ in hashes.items()},
             otherwise=str(int(share * BUCKETS)),
         )
         for share in cumulative
@@ -45,10 +51,31 @@ def stratified_conditions(
     return [" AND ".join(filter(None, pair)) for pair in zip(above, below)]
 
 
-def _bound(hashes: array[int], share: float) -> int:
-    """The hash below which this share of the rows is. Rows of one hash are not divided."""
-    rows = round(share * len(hashes))
-    return hashes[rows] if rows < len(hashes) else BUCKETS
+def _bound(hashes: array[int], share: float, rounding: float) -> int:
+    """The hash below which this share of the rows is. Rows of one hash are not divided: they are below it if their
+    share that should be is at least 1 - `rounding`. So with 0.5 the nearest number of rows is below it."""
+    # A sum of shares may be a little off.
+    rows = share * len(hashes) + 1e-9
+    if rows >= len(hashes):
+        return BUCKETS
+    hash = hashes[int(rows)]
+    first, end = bisect_left(hashes, hash), bisect_right(hashes, hash)
+    return hash + (rows - first >= (1 - rounding) * (end - first))
+
+
+def _check_labels(hashes: dict[Any, array[int]], by: str, label: str) -> None:
+    """Refuses rows that belong together and have different labels: the labels' bounds would part them."""
+    seen: set[int] = set()
+    for of_label in hashes.values():
+        # 0 is null.
+        distinct = set(of_label) - {0}
+        if not seen.isdisjoint(distinct):
+            raise InvalidError(
+                f'a value of the column "{by}" has rows of several values of "{label}", and a split that is stratified '
+                "would tear them apart",
+                "leave out stratify, or split by a column that differs in each row",
+            )
+        seen |= distinct
 
 
 def _hashes(table: Table, label: str) -> dict[Any, array[int]]:

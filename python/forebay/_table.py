@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from ._types import FeedOptions, MaterializeOptions, Unpack
 
 
+# Each fold is two queries.
+FOLDS_MAX = 1000
+
+
 class Table(Loads, Looks):
     """Rows to choose, filter and transform. Expressions are SQL; nothing is read before a loader is made."""
 
@@ -134,9 +138,9 @@ class Table(Loads, Looks):
         and equal values are in one part. The parts have about these fractions of the distinct values. To split a part
         again, give another seed.
 
-        With `stratify="label"`, the parts have these fractions of the rows of each label, rounded to whole rows. This
-        reads both columns once, now, and holds 8 bytes for each row. Rows with equal values in `by` stay in one part,
-        so let them differ, such as by a path. Another row in the table may move rows from part to part.
+        With `stratify="label"`, the parts have these fractions of the rows of each label, rounded up or down to whole
+        rows. This reads both columns once, now, and holds 8 bytes for each row. Rows with equal values in `by` stay in
+        one part, so they must have one label. Another row in the table may move rows from part to part.
         """
         return tuple(self.filter(condition) for condition in self._parts(fractions, by, stratify, seed))
 
@@ -149,6 +153,7 @@ class Table(Loads, Looks):
         `seed` are those of `split`.
         """
         count = arguments.count("count", count, 2)
+        arguments.integer("count", count, maximum=FOLDS_MAX)
         conditions = self._parts((1 / count,) * count, by, stratify, seed)
         return [(self.filter(f"NOT ({condition})"), self.filter(condition)) for condition in conditions]
 

@@ -89,6 +89,7 @@ class MaterializeOptions(FeedOptions, total=False):
     format: str | None
     file_size: int | str | None
     compression: str | None
+    partition_by: str | list[str] | None
     # end: options of a job
 
 

@@ -11,6 +11,7 @@ use futures::future::try_join_all;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 
+use crate::artifact::ArtifactColumns;
 use crate::dataset_spec::DatasetSpec;
 use crate::dictionary::{dictionary_of_texts, retyped};
 use crate::formats::format::{BytesToRead, Decoded, FormatReader, OpenRequest, Opened, ReadRequest, ReaderRequest};
@@ -82,8 +83,13 @@ impl Dataset {
         let location = stores.locate(&spec.location)?.display();
         let mut spec = DatasetSpec { location, ..spec.clone() };
         // What an artifact's job wrote as texts are not numbers, whatever they look like.
-        if spec.schema.is_none() && spec.format.descriptor().may_declare_columns {
-            spec.schema = columns;
+        if let Some(ArtifactColumns { in_files, of_folders }) = columns {
+            if spec.schema.is_none() && spec.format.descriptor().may_declare_columns {
+                spec.schema = Some(in_files);
+            }
+            if spec.path_columns.is_inferred() && !of_folders.fields().is_empty() {
+                spec.path_columns = PathColumns::Declared(of_folders);
+            }
         }
         if spec.format.descriptor().names_are_data {
             // No folder's name is lost without columns.

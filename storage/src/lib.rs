@@ -84,7 +84,7 @@ pub use formats::parquet::write_parquet;
 pub use formats::table_format::TableFormat;
 pub use keeping::Keeping;
 pub use objects::{Object, Upload};
-pub use path_columns::PathColumns;
+pub use path_columns::{PathColumns, folder_of};
 pub use piece_cache::{PieceCache, PieceCacheUsage};
 pub use pinned::{PinnedFile, for_all};
 pub use range_cache::{FoundRange, RangeCache, RangeCacheUsage};

@@ -9,7 +9,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use arrow::datatypes::SchemaRef;
 use forebay_diagnostics::nearest;
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
@@ -17,7 +16,7 @@ use globset::{GlobBuilder, GlobMatcher};
 use object_store::path::Path;
 use object_store::{ListResult, ObjectMeta, ObjectStore, ObjectStoreExt};
 
-use crate::artifact::{KeptBlocks, Verifier, artifact_files};
+use crate::artifact::{ArtifactColumns, KeptBlocks, Verifier, artifact_files};
 use crate::extension::has_extension;
 use crate::formats::format::FormatDescriptor;
 use crate::lake::{LakeTables, check_above};
@@ -36,12 +35,12 @@ const WILDCARDS: [char; 4] = ['*', '?', '[', '{'];
 /// The wildcards among them. Braces list names.
 const UNNAMED: [char; 3] = ['*', '?', '['];
 
-/// The files at `location`, in the order of their paths. For an [artifact](crate::artifact), also the columns in them.
+/// The files at `location`, in the order of their paths. For an [artifact](crate::artifact), also its columns.
 pub(crate) async fn list(
     stores: &Stores,
     location: &str,
     format: &FormatDescriptor,
-) -> Result<(Vec<PinnedFile>, Option<SchemaRef>)> {
+) -> Result<(Vec<PinnedFile>, Option<ArtifactColumns>)> {
     let place = stores.locate(location)?;
     let mut columns = None;
     let mut files = match head(&place).await? {
@@ -52,8 +51,8 @@ pub(crate) async fn list(
         None => match split_glob(&place.path) {
             Some((folder, pattern)) => list_glob(&place, &folder, &pattern, format).await?,
             None => match artifact_files(stores, &place, format).await? {
-                Some((files, schema)) => {
-                    columns = Some(schema);
+                Some((files, of_artifact)) => {
+                    columns = Some(of_artifact);
                     files
                 }
                 None => list_folder(&place, format).await?,

@@ -21,6 +21,8 @@ use crate::{Error, Result};
 
 /// The name of a null, as Hive writes it.
 const NULL: &str = "__HIVE_DEFAULT_PARTITION__";
+/// The most bytes of a folder's name on common file systems.
+const NAME_BYTES_MAX: usize = 255;
 
 /// Which columns a table takes from the names of folders such as `dt=2026-01-01`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -276,6 +278,36 @@ fn declared(schema: &SchemaRef, file: &PinnedFile) -> Result<Vec<Pair>> {
         })
     };
     schema.fields().iter().map(column).collect()
+}
+
+/// The name of the folder for the rows whose column `name` has this value, as text.
+///
+/// # Errors
+/// `Invalid` for the text that stands for nulls, and for a name that no file system takes.
+pub fn folder_of(name: &str, value: Option<&str>) -> Result<String> {
+    if value == Some(NULL) {
+        return Err(Error::invalid(format!("column \"{name}\" has the text \"{NULL}\", which means null in a path")));
+    }
+    let folder = format!("{}={}", encoded(name), value.map_or_else(|| NULL.to_owned(), encoded));
+    match folder.len() <= NAME_BYTES_MAX {
+        true => Ok(folder),
+        false => Err(Error::invalid(format!(
+            "column \"{name}\" has a value of {} bytes, which is too long for the name of a folder",
+            value.unwrap_or_default().len()
+        ))),
+    }
+}
+
+/// The text with percent escapes for all that has a meaning in paths, globs or URLs.
+fn encoded(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character.is_alphanumeric() || matches!(character, '-' | '_' | '.') {
+            true => encoded.push(character),
+            false => character.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| encoded += &format!("%{byte:02X}")),
+        }
+    }
+    encoded
 }
 
 /// Integers, dates or texts.

@@ -300,6 +300,7 @@ REFUSED = {
         "other-global-batch-at-the-end": "global_batch_size=4",
         "other-accumulation-at-the-end": "in epoch 1, and Trainer counts epoch 2",
         "unknown-accumulation": "leave out gradient_accumulation_steps",
+        "uncounted": "load with count=True, or give TrainingArguments max_steps",
         "batch-metrics": "leave out batch_eval_metrics",
         "sequence-parallel": "use tensor parallelism",
         "tensor-parallel-evaluation": "ranks that each have the whole model",

@@ -22,8 +22,10 @@ pub struct JobEstimate {
     pub source_rows: u64,
     /// Windows to compute.
     pub windows: u32,
-    /// Files to write.
+    /// Files to write, or parts of the job with a file in each of some folders.
     pub files: u32,
+    /// The columns whose values are names of folders.
+    pub partition_by: Vec<String>,
     /// Files that an earlier run has written.
     pub files_written: u64,
     /// Whether an earlier run has finished the job.
@@ -60,6 +62,7 @@ impl Job {
             source_rows: self.source_rows(),
             windows: self.files.plan.windows,
             files: self.files(),
+            partition_by: self.files.partitions.names(),
             files_written,
             is_complete,
             sampled_rows: self.sample.rows(),
@@ -83,9 +86,10 @@ impl Job {
 
     /// The bytes of a file with these rows.
     fn encoded_bytes(&self, batches: &[RecordBatch]) -> Result<f64> {
-        let mut writer = self.files.format.writer(&self.files.feed.schema(), "")?;
+        let partitions = &self.files.partitions;
+        let mut writer = self.files.format.writer(&partitions.file_schema, "")?;
         for batch in batches {
-            writer.write(batch)?;
+            writer.write(&partitions.in_files(batch)?)?;
         }
         writer.finish()?;
         let mut encoded = 0;
@@ -101,14 +105,12 @@ impl fmt::Display for JobEstimate {
         writeln!(f, "feed       {}", self.feed)?;
         writeln!(f, "job        {}", self.job)?;
         writeln!(f, "reads      {} source rows in {} windows", self.source_rows, self.windows)?;
-        writeln!(
-            f,
-            "writes     about {} samples and {:.1} MB in {} {} files",
-            self.rows,
-            self.bytes as f64 / 1e6,
-            self.files,
-            self.format
-        )?;
+        let (files, format) = (self.files, self.format);
+        let files = match self.partition_by.is_empty() {
+            true => format!("{files} {format} files"),
+            false => format!("{files} parts of {format} files by {}", self.partition_by.join(", ")),
+        };
+        writeln!(f, "writes     about {} samples and {:.1} MB in {files}", self.rows, self.bytes as f64 / 1e6)?;
         match (self.is_complete, self.files_written) {
             (true, _) => writeln!(f, "           an earlier run has written all of it")?,
             (false, 0) => {}

@@ -1,12 +1,14 @@
 //! The files of a job: how the first epoch of a feed is divided and encoded.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use forebay_protocol::OnError;
 use forebay_storage::artifact::Part;
 use forebay_storage::writers::OutputFormat;
 use parking_lot::Mutex;
 
+use super::partitions::Partitions;
 use super::plan::JobPlan;
 use crate::feed::{Feed, FeedCosts};
 
@@ -14,6 +16,7 @@ use crate::feed::{Feed, FeedCosts};
 pub(super) struct JobFiles {
     pub(super) feed: Feed,
     pub(super) format: OutputFormat,
+    pub(super) partitions: Arc<Partitions>,
     pub(super) plan: JobPlan,
     /// The job's id.
     pub(super) id: String,
@@ -22,9 +25,9 @@ pub(super) struct JobFiles {
 }
 
 impl JobFiles {
-    pub(super) fn new(feed: Feed, format: OutputFormat, plan: JobPlan, id: String) -> Self {
+    pub(super) fn new(feed: Feed, format: OutputFormat, partitions: Partitions, plan: JobPlan, id: String) -> Self {
         let recorded = Mutex::new(feed.meter().costs());
-        Self { feed, format, plan, id, recorded }
+        Self { feed, format, partitions: Arc::new(partitions), plan, id, recorded }
     }
 
     /// What the feed has cost since the last call. Files are written at the same time, so a file's record has the costs

@@ -9,6 +9,7 @@
 mod estimate;
 mod files;
 mod materialized;
+mod partitions;
 mod plan;
 mod progress;
 mod shared;
@@ -17,6 +18,7 @@ mod write;
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use forebay_protocol::{JobOptions, OptionSet, random_id};
@@ -35,6 +37,7 @@ pub(crate) use window_samples::WindowSamples;
 use crate::error::{Error, Result};
 use crate::feed::{Feed, FeedCore};
 use files::JobFiles;
+use partitions::Partitions;
 use plan::{JobPlan, Sample};
 
 /// Raise this when the same feed and options give other files.
@@ -68,17 +71,18 @@ impl Job {
             return Err(Error::invalid(message).with_hint("declare the function with a version"));
         }
         let format = output_format(options)?;
-        format.check(&feed.schema())?;
+        let partitions = Partitions::new(&feed.schema(), options.partition_by.as_deref(), &format)?;
+        format.check(&partitions.file_schema)?;
         let file_size = options.or(&JobOptions::defaults()).file_size;
         let core = feed.core();
         let sample = Sample::take(core).await?;
         let plan = JobPlan::new(core, &sample, file_size.unwrap_or(1));
-        let fingerprint = fingerprint(&feed, &format);
+        let fingerprint = fingerprint(&feed, &format, options.partition_by.as_deref());
         let id = job_id(&fingerprint, &plan);
         let state = artifact::Job::open(&core.stores, url, &id).await?;
         let most = usize::try_from(memory_limit_bytes / file_memory_bytes(core)).unwrap_or(usize::MAX);
         let writers = core.executor.threads().min(most).max(1);
-        let files = JobFiles::new(feed, format, plan, id);
+        let files = JobFiles::new(feed, format, partitions, plan, id);
         Ok(Self { files, options: options.clone(), sample, state, fingerprint, writers })
     }
 
@@ -194,7 +198,8 @@ impl Job {
         }));
         Lineage {
             fingerprint: self.fingerprint.clone(),
-            schema: self.files.feed.schema(),
+            schema: Arc::clone(&self.files.partitions.file_schema),
+            folders: Arc::clone(&self.files.partitions.folder_schema),
             sources,
             costs: write::total_costs(parts.values().map(|part| &part.costs)),
         }
@@ -269,9 +274,10 @@ pub(crate) fn output_format(options: &JobOptions) -> Result<OutputFormat> {
 }
 
 /// A hash of what files of a feed's samples mean. Files with the same fingerprint may stand for each other.
-pub(crate) fn fingerprint(feed: &Feed, format: &OutputFormat) -> String {
+pub(crate) fn fingerprint(feed: &Feed, format: &OutputFormat, partition_by: Option<&str>) -> String {
     let format = serde_json::to_string(format).expect("plain data becomes JSON");
-    short_hash(&format!("{FILES_VERSION}\0{}\0{format}", feed.id()))
+    let folders = partition_by.map(|names| format!("\0{names}")).unwrap_or_default();
+    short_hash(&format!("{FILES_VERSION}\0{}\0{format}{folders}", feed.id()))
 }
 
 /// The id of the job that divides samples into files in this way.

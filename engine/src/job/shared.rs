@@ -9,6 +9,7 @@ use forebay_storage::artifact::{self, JobState};
 use serde::{Deserialize, Serialize};
 
 use super::files::JobFiles;
+use super::partitions::Partitions;
 use super::plan::JobPlan;
 use super::{Claimed, Job, JobProgress, Materialized, file_memory_bytes, output_format, short_hash};
 use crate::error::{Error, Result};
@@ -124,10 +125,11 @@ impl SharedJob {
     /// dispatcher.
     pub async fn open(feed: Feed, spec: &JobSpec) -> Result<Self> {
         let format = output_format(&spec.options)?;
+        let partitions = Partitions::new(&feed.schema(), spec.options.partition_by.as_deref(), &format)?;
         let core = feed.core();
         let plan = JobPlan::of_files(core, spec.windows_per_file);
         let job = artifact::Job::attach(&core.stores, &spec.url, &spec.id, spec.generation).await?;
-        Ok(Self { files: JobFiles::new(feed, format, plan, spec.id.clone()), job })
+        Ok(Self { files: JobFiles::new(feed, format, partitions, plan, spec.id.clone()), job })
     }
 
     /// What counts its costs in this process.

@@ -1,6 +1,8 @@
 //! Writes one file of a job: computes the samples of its windows, encodes them and uploads the bytes.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::Arc;
 use std::time::Instant;
 
 use arrow::array::RecordBatch;
@@ -69,11 +71,11 @@ impl Drop for Open {
 impl JobFiles {
     /// Writes and records file `number`. A file without samples is left out.
     pub(super) async fn write_part(&self, job: &artifact::Job, number: u64, progress: &JobProgress) -> Result<Part> {
-        let mut open = None;
+        let mut open = BTreeMap::new();
         match self.write_samples(job, number, progress, &mut open).await {
             Ok(part) => Ok(job.record(number, part).await?),
             Err(error) => {
-                if let Some(open) = open {
+                for open in open.into_values() {
                     open.abort().await;
                 }
                 Err(error)
@@ -86,7 +88,7 @@ impl JobFiles {
         job: &artifact::Job,
         number: u64,
         progress: &JobProgress,
-        open: &mut Option<Open>,
+        open: &mut BTreeMap<String, Open>,
     ) -> Result<Part> {
         let core = self.feed.core();
         let windows = self.plan.windows_of(u32::try_from(number).unwrap_or(u32::MAX));
@@ -96,15 +98,23 @@ impl JobFiles {
         loop {
             let Some(next) = samples.next().await? else { break };
             bad.extend(next.bad);
-            let rows: u64 = next.batches.iter().map(|batch| batch.num_rows() as u64).sum();
+            let rows = rows_of(&next.batches);
             let mut bytes = 0;
             if rows > 0 {
-                let file = match open {
-                    Some(file) => file,
-                    None => open.insert(self.begin(job, number)?),
-                };
-                file.rows += rows;
-                bytes = self.write(file, next.batches, false).await?;
+                let partitions = Arc::clone(&self.partitions);
+                let mut task = core.executor.spawn(async move { partitions.divided(next.batches) });
+                for (folder, batches) in task.join().await?? {
+                    let file = match open.entry(folder) {
+                        Entry::Occupied(file) => file.into_mut(),
+                        Entry::Vacant(file) => {
+                            let begun = self.begin(job, number, file.key())?;
+                            file.insert(begun)
+                        }
+                    };
+                    file.rows += rows_of(&batches);
+                    bytes += self.write(file, batches, false).await?;
+                }
+                self.partitions.check_count(open.len())?;
             }
             let done = samples.source_rows();
             progress.add(done - source_rows, rows, bytes);
@@ -116,11 +126,12 @@ impl JobFiles {
         }
         let (bad_rows, bad_reasons) = (bad.len() as u64, reasons(&bad));
         let (mut files, mut facts) = (Vec::new(), Value::Null);
-        if let Some(file) = open {
+        while let Some(mut entry) = open.first_entry() {
+            let file = entry.get_mut();
             progress.add(0, 0, self.write(file, Vec::new(), true).await?);
+            // Formats with facts have one file.
             facts = file.writer.as_ref().map_or(Value::Null, |writer| writer.facts());
-        }
-        if let Some(file) = open.take() {
+            let file = entry.remove();
             let begun = Instant::now();
             files.push(file.complete(job, number).await?);
             core.meter.count(Step::Storing, begun);
@@ -130,9 +141,10 @@ impl JobFiles {
         Ok(Part { files, rows_in, bad_rows, bad_reasons, costs, facts })
     }
 
-    fn begin(&self, job: &artifact::Job, number: u64) -> Result<Open> {
-        let writer = self.format.writer(&self.feed.schema(), &format!("{number:06}-"))?;
-        let file = job.create(&format!("part-{number:06}"), self.format.extension())?;
+    /// Begins a file of rows of part `number` in a folder.
+    fn begin(&self, job: &artifact::Job, number: u64, folder: &str) -> Result<Open> {
+        let writer = self.format.writer(&self.partitions.file_schema, &format!("{number:06}-"))?;
+        let file = job.create(&format!("{folder}part-{number:06}"), self.format.extension())?;
         Ok(Open { writer: Some(writer), file: Some(file), rows: 0 })
     }
 
@@ -166,6 +178,10 @@ impl JobFiles {
         self.feed.meter().count(Step::Storing, begun);
         Ok(bytes)
     }
+}
+
+fn rows_of(batches: &[RecordBatch]) -> u64 {
+    batches.iter().map(|batch| batch.num_rows() as u64).sum()
 }
 
 /// The bytes that a writer has ready.

@@ -15,6 +15,7 @@ use datafusion::logical_expr::type_coercion::binary::type_union_resolution;
 use datafusion::logical_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility};
 use datafusion::physical_expr::expressions::{CaseExpr, Column, Literal, lit};
 use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
+use forebay_arrays::{FixedShapeTensor, TensorType, VariableShapeTensor};
 
 use crate::descriptor::{ConstantKind, Descriptor, Determinism, Example, Parameter, TypeClass};
 use crate::image_column::wording;
@@ -99,7 +100,7 @@ impl Operator for RandomPick {
         let mut is_nullable = false;
         for name in given(arguments) {
             let field = arguments.field(name)?;
-            if field.data_type() != first.data_type() || field.metadata() != first.metadata() {
+            if !are_alike(field, first) {
                 let (got, expect) = (wording(field), wording(first));
                 return arguments.refuse(name, format_args!("must be {expect} like \"a\", got {got}"));
             }
@@ -114,6 +115,17 @@ impl Operator for RandomPick {
         let drawn = |row: usize| Ok((place(&mut arguments.draws(row)?, &limits), row));
         Ok(interleave(&arrays, &(0..arguments.rows()).map(drawn).collect::<Result<Vec<_>>>()?)?)
     }
+}
+
+/// Whether two fields have values of one type, and of one shape if they are tensors, whose dimensions need no names.
+fn are_alike(one: &Field, other: &Field) -> bool {
+    let nameless = |field: &Field| match TensorType::of(field)? {
+        TensorType::Fixed(tensor) => Some(TensorType::Fixed(FixedShapeTensor { names: None, ..tensor })),
+        TensorType::Variable(tensor) => Some(TensorType::Variable(VariableShapeTensor { names: None, ..tensor })),
+    };
+    let tensors = (nameless(one), nameless(other));
+    let is_one_type = if tensors.0.is_none() { one.metadata() == other.metadata() } else { tensors.0 == tensors.1 };
+    one.data_type() == other.data_type() && is_one_type
 }
 
 fn given(arguments: &Arguments) -> impl Iterator<Item = &'static str> {

@@ -74,6 +74,8 @@ pub enum OptionKind {
     Lengths,
     /// The name of a column.
     Column,
+    /// Names of columns, separated by commas in a text.
+    Columns,
     /// Any other name.
     Name,
     /// The path or URL of a folder.
@@ -125,7 +127,7 @@ impl OptionSpec {
                 (*word).into()
             }
             OptionKind::Lengths => text.parse::<Boundaries>()?.to_string().into(),
-            OptionKind::Column | OptionKind::Name | OptionKind::Folder => text.into(),
+            OptionKind::Column | OptionKind::Columns | OptionKind::Name | OptionKind::Folder => text.into(),
             OptionKind::Start => text.parse::<Start>()?.to_string().into(),
         })
     }
@@ -198,6 +200,7 @@ mod tests {
             OptionKind::Choice(words) => words.to_vec(),
             OptionKind::Lengths => vec!["64", "64, 128"],
             OptionKind::Column | OptionKind::Name | OptionKind::Folder => vec!["name", "a/b"],
+            OptionKind::Columns => vec!["dt", "dt,country"],
             OptionKind::Start => vec!["3", "1:3"],
         }
     }

@@ -108,6 +108,9 @@ declare_options! {
 
         /// Compression of the files, such as zstd or none; the default is the format's.
         compression: String = { kind: OptionKind::Name, guide: Some(JOBS), }
+
+        /// Columns whose values become names of folders, such as dt=2026-01-01.
+        partition_by: String = { kind: OptionKind::Columns, guide: Some(JOBS), }
     }
 
     session {

@@ -60,6 +60,7 @@ fn request() -> Vec<String> {
             OptionKind::Bytes | OptionKind::Memory => "integer (bytes)".to_owned(),
             OptionKind::Choice(words) => listed(words, "\""),
             OptionKind::Lengths => "a list such as `[64, 128]`, or a text such as `\"64,128\"`".to_owned(),
+            OptionKind::Columns => "a name, or a list of names".to_owned(),
             OptionKind::Column | OptionKind::Name | OptionKind::Folder => "text".to_owned(),
             OptionKind::Start => "integer, `\"OFFSET\"`, `\"EPOCH:OFFSET\"` or a token".to_owned(),
         };

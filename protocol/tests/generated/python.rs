@@ -72,6 +72,7 @@ fn annotation(spec: &OptionSpec) -> String {
         OptionKind::Bytes | OptionKind::Memory => "int | str".to_owned(),
         OptionKind::Choice(words) => format!("Literal[\"{}\"]", words.join("\", \"")),
         OptionKind::Column | OptionKind::Name | OptionKind::Start => "str".to_owned(),
+        OptionKind::Columns => "str | list[str]".to_owned(),
         OptionKind::Lengths => "list[int]".to_owned(),
         OptionKind::Folder => "str | os.PathLike[str]".to_owned(),
     };
@@ -112,6 +113,7 @@ fn checks() -> Vec<String> {
                 OptionKind::Boolean | OptionKind::Switch => "boolean".to_owned(),
                 OptionKind::Bytes | OptionKind::Memory => "size".to_owned(),
                 OptionKind::Choice(words) => format!("one_of(\"{}\")", words.join("\", \"")),
+                OptionKind::Columns => "columns".to_owned(),
                 OptionKind::Lengths => "ascending".to_owned(),
                 OptionKind::Column | OptionKind::Name | OptionKind::Start => "text".to_owned(),
                 OptionKind::Folder => "path".to_owned(),

@@ -57,6 +57,19 @@ class ForebayTrainerMixin(_OfTrainer):
     _resume_from: str | None = None
     _batches: "TrainBatches | None" = None
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        try:
+            super().__init__(*args, **options)
+        except ValueError as error:
+            # Trainer asks for `max_steps` where a dataset has no length.
+            loader = options.get("train_dataset")
+            if not isinstance(loader, Loader) or loader.samples_per_epoch is not None or "max_steps" not in str(error):
+                raise
+            raise InvalidError(
+                f"Trainer must know the number of batches of an epoch, and {passes.unknown(loader)}",
+                f"{passes.count_hint(loader)}give TrainingArguments max_steps=…",
+            ) from None
+
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(self.train_dataset, Loader):
             return super().train(resume_from_checkpoint, *args, **kwargs)

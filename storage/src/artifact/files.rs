@@ -1,9 +1,10 @@
-//! The files of an artifact, as those of a dataset.
+//! The files of an artifact, as those of a dataset, and the columns of its rows.
 
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 
+use super::manifest::Manifest;
 use super::open::Artifact;
 use super::verified::{KeptBlocks, Verifier};
 use crate::extension::has_extension;
@@ -13,12 +14,21 @@ use crate::source_file::FileContent;
 use crate::stores::StoreLocation;
 use crate::{Error, Result, Stores};
 
-/// The files of the artifact at `place`, and the columns in them. `None` if there is no artifact.
+/// The columns of an artifact's rows, as its job had them.
+#[derive(Clone, Debug)]
+pub(crate) struct ArtifactColumns {
+    /// Those in the files.
+    pub(crate) in_files: SchemaRef,
+    /// Those whose values are the names of folders.
+    pub(crate) of_folders: SchemaRef,
+}
+
+/// The files of the artifact at `place`, and its columns. `None` if there is no artifact.
 pub(crate) async fn artifact_files(
     stores: &Stores,
     place: &StoreLocation,
     format: &FormatDescriptor,
-) -> Result<Option<(Vec<PinnedFile>, SchemaRef)>> {
+) -> Result<Option<(Vec<PinnedFile>, ArtifactColumns)>> {
     let Some(artifact) = Artifact::find(stores, &place.display()).await? else { return Ok(None) };
     let kept = KeptBlocks::default();
     let mut files = Vec::new();
@@ -47,5 +57,6 @@ pub(crate) async fn artifact_files(
             pieces: None,
         });
     }
-    Ok(Some((files, Arc::clone(&artifact.manifest().schema))))
+    let Manifest { schema, folders, .. } = artifact.manifest();
+    Ok(Some((files, ArtifactColumns { in_files: Arc::clone(schema), of_folders: Arc::clone(folders) })))
 }

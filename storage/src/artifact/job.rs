@@ -46,6 +46,8 @@ pub struct Lineage {
     pub fingerprint: String,
     /// The columns that a reader of the files finds in them.
     pub schema: SchemaRef,
+    /// The columns whose values are the names of the files' folders, outermost first.
+    pub folders: SchemaRef,
     /// Where the rows come from, such as the query, the versions of operators and the snapshots.
     pub sources: BTreeMap<String, String>,
     /// What the job cost, in the terms of its crate.
@@ -220,6 +222,7 @@ impl Job {
             job: self.attempt.job.clone(),
             fingerprint: lineage.fingerprint,
             schema: lineage.schema,
+            folders: lineage.folders,
             rows_in: parts.values().map(|part| part.rows_in).sum(),
             rows_out: files.iter().map(|file| file.rows).sum(),
             bad_rows: parts.values().map(|part| part.bad_rows).sum(),

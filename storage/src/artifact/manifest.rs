@@ -1,8 +1,9 @@
 //! What an artifact consists of and comes from.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{Schema, SchemaRef};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -20,6 +21,9 @@ pub struct Manifest {
     /// The columns that a reader of the files finds in them.
     #[serde(with = "crate::schema::schema_text")]
     pub schema: SchemaRef,
+    /// The columns whose values are the names of the files' folders, outermost first.
+    #[serde(with = "crate::schema::schema_text", default = "no_columns", skip_serializing_if = "has_no_columns")]
+    pub folders: SchemaRef,
     /// The data files, in the order of their names, which is that of the rows.
     pub files: Vec<ArtifactFile>,
     /// The index files, in the order of their names.
@@ -95,6 +99,14 @@ impl Manifest {
             )),
         }
     }
+}
+
+fn no_columns() -> SchemaRef {
+    Arc::new(Schema::empty())
+}
+
+fn has_no_columns(schema: &SchemaRef) -> bool {
+    schema.fields().is_empty()
 }
 
 /// The sum, unless it is too large.

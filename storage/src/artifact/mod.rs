@@ -37,6 +37,7 @@
 //! let lineage = Lineage {
 //!     fingerprint: "f00d".to_owned(),
 //!     schema: Arc::new(Schema::new(vec![Field::new("n", DataType::Int64, true)])),
+//!     folders: Arc::new(Schema::empty()),
 //!     sources: BTreeMap::new(),
 //!     costs: serde_json::Value::Null,
 //! };
@@ -66,7 +67,7 @@ mod verified;
 pub use catalog::{Catalog, Entry};
 pub use claim::{BEAT, Claim, SILENCE, Wait};
 pub use digests::ContentDigest;
-pub(crate) use files::artifact_files;
+pub(crate) use files::{ArtifactColumns, artifact_files};
 pub use gc::{Garbage, gc};
 pub use holder::holder_name;
 pub use job::{Job, JobState, Lineage};

@@ -36,14 +36,17 @@ pub fn markdown() -> String {
 }
 
 fn output_section(descriptor: &WriteDescriptor) -> String {
-    let WriteDescriptor { name, aliases, summary, extension, columns, nulls, refused, options } = descriptor;
+    let WriteDescriptor { name, aliases, summary, extension, columns, may_be_partitioned, nulls, refused, options } =
+        descriptor;
     let also = match aliases.is_empty() {
         true => String::new(),
         false => format!(" Also named {}.", code(aliases.iter().copied())),
     };
     let summary = capitalized(summary);
-    let mut text =
-        format!("### {name} files\n\n{summary}: `.{extension}`.{also}\n\n{columns} {nulls}\n\nRefused: {refused}.\n");
+    let partitions = if *may_be_partitioned { "" } else { "; `partition_by`" };
+    let mut text = format!(
+        "### {name} files\n\n{summary}: `.{extension}`.{also}\n\n{columns} {nulls}\n\nRefused: {refused}{partitions}.\n"
+    );
     if !options.is_empty() {
         text += "\n| option | default | |\n|---|---|---|\n";
     }

@@ -25,6 +25,7 @@ static DESCRIPTOR: WriteDescriptor = WriteDescriptor {
     extension: "arrow",
     options: &[compression(&["none", "zstd", "lz4"], "none")],
     columns: "Types are kept, and tensors stay tensors. Dictionaries and views become plain values.",
+    may_be_partitioned: true,
     nulls: "Nulls are kept.",
     refused: "unions",
 };

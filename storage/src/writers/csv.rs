@@ -42,6 +42,7 @@ static DESCRIPTOR: WriteDescriptor = WriteDescriptor {
         },
     ],
     columns: "Numbers, booleans, texts, dates, times and decimals. Times with a zone are written in UTC.",
+    may_be_partitioned: true,
     nulls: "A null is the text of the option `null`, and so a text that is equal to it is read as null.",
     refused: "lists, structs, maps, tensors, bytes, durations, intervals and unions",
 };

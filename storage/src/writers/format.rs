@@ -57,6 +57,8 @@ pub struct WriteDescriptor {
     pub options: &'static [FormatOption],
     /// How columns are stored, in sentences.
     pub columns: &'static str,
+    /// Whether readers take columns from the names of the files' folders, such as `dt=2026-01-01`.
+    pub may_be_partitioned: bool,
     /// What becomes of nulls, as a sentence.
     pub nulls: &'static str,
     /// What is refused, as a list in words.

@@ -22,6 +22,7 @@ static DESCRIPTOR: WriteDescriptor = WriteDescriptor {
     columns: "Numbers, decimals, booleans and texts are those of JSON, lists are arrays, and structs and maps are \
               objects. A tensor is the list of its values, without its shape, and a ragged one an object of `data` and \
               `shape`. Dates and times are texts, those with a zone in UTC.",
+    may_be_partitioned: true,
     nulls: "A null is `null`.",
     refused: "bytes, durations, intervals, unions, tensors of bfloat16, maps whose keys are no texts, and numbers that \
               are infinite or not a number",

@@ -41,6 +41,7 @@ static DESCRIPTOR: WriteDescriptor = WriteDescriptor {
     columns: "Numbers are `int8` to `uint64` and `float16` to `float64`, booleans `uint8`, texts `str`, bytes `bytes`, \
               decimals `str_decimal`, dates, times and durations `str`, tensors and lists of numbers without nulls \
               `ndarray`, and all else `json`. litdata reads only shards with zstd, of `str`, `bytes` and `json`.",
+    may_be_partitioned: false,
     nulls: "A null is refused, except within `json`: the format has none.",
     refused: "unions, tensors of bfloat16, tensors in another order than C's, arrays without values, within `json` \
               what jsonl refuses, and more than 4 GiB in a shard",

@@ -41,6 +41,7 @@ static DESCRIPTOR: WriteDescriptor = WriteDescriptor {
     columns: "Types are kept, and tensors stay tensors; other tools read these as lists. Dictionaries and views \
               become plain values. With zstd, integers of lists and tensors are split by bytes, which readers know \
               since Parquet 2.11 of 2024; for others, write snappy.",
+    may_be_partitioned: true,
     nulls: "Nulls are kept.",
     refused: "unions, structs without fields, and intervals with nanoseconds",
 };

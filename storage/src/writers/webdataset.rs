@@ -42,6 +42,7 @@ static DESCRIPTOR: WriteDescriptor = WriteDescriptor {
               bytes that begin like such a file, `bin` for other bytes, and `json` for all else. A column whose name \
               is such an extension or ends with one, as in `jpg` and `mask.png`, has no second one. A text column \
               `__key__` holds the keys; without it, they are numbers.",
+    may_be_partitioned: false,
     nulls: "A row has no member for a null. A row of only nulls is refused, since it would be no sample.",
     refused: "unions, tensors of bfloat16, tensors in another order than C's, within `json` what jsonl refuses, keys \
               with a period or equal to the one before, and names of columns with slashes or equal but for case",

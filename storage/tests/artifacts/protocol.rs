@@ -74,7 +74,8 @@ fn content(job: &str, part: u64) -> String {
 
 fn lineage() -> Lineage {
     let schema = Arc::new(Schema::empty());
-    Lineage { fingerprint: FINGERPRINT.to_owned(), schema, sources: BTreeMap::new(), costs: Value::Null }
+    let (folders, sources) = (Schema::empty().into(), BTreeMap::new());
+    Lineage { fingerprint: FINGERPRINT.to_owned(), schema, folders, sources, costs: Value::Null }
 }
 
 impl World {

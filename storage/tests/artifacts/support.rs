@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch, StringArray};
-use arrow::datatypes::{Int64Type, SchemaRef};
+use arrow::datatypes::{Int64Type, Schema, SchemaRef};
 use bytes::Bytes;
 use forebay_storage::artifact::{Artifact, Catalog, Job, JobState, Lineage, Part};
 use forebay_storage::{Dataset, DatasetSpec, PathColumns, Result, Stores, TableFormat};
@@ -65,6 +65,7 @@ pub(crate) fn lineage() -> Lineage {
     Lineage {
         fingerprint: FINGERPRINT.to_owned(),
         schema: rows(0).schema(),
+        folders: Schema::empty().into(),
         sources: BTreeMap::from([("query".to_owned(), "SELECT 1".to_owned())]),
         costs: json!({"seconds": 1.5}),
     }

@@ -190,6 +190,7 @@ def one_process():
     one = load()
     report.refused("one-loader-twice", lambda: train("", one, evaluated=one, eval_strategy="steps", eval_steps=2))
     accumulated = {"max_steps": 4, "gradient_accumulation_steps": 2}
+    report.refused("uncounted", lambda: train("", load(**where)))
     report.refused("unknown-accumulation", lambda: train("", load(**where), **accumulated))
     report.refused("batch-metrics", lambda: train(
         "", load(), evaluated=evaluated, eval_strategy="steps", eval_steps=2, batch_eval_metrics=True

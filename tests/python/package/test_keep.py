@@ -1,10 +1,12 @@
 """Stored results: `materialize` and `cache`."""
 
+import datetime
 import json
 import os
 import shutil
 
 import pyarrow as pa
+import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
 
@@ -52,6 +54,71 @@ def test_samples_are_written_in_other_formats(session, tmp_path):
     with pytest.raises(forebay.InvalidError, match="no format .*petroleum"):
         query.materialize(tmp_path / "other", format="petroleum")
     assert not (tmp_path / "other").exists()
+
+
+LABELS = ["a/b", "x=1%*[", "", None, "é ü", "01", "2026-01-01"]
+PARTITIONED = {
+    "n": pa.array(range(700), pa.int64()),
+    "label": pa.array([LABELS[n % 7] for n in range(700)]),
+    "day": pa.array([datetime.date(2026, 1, 1 + n % 3) for n in range(700)]),
+    "k": pa.array([n % 2 for n in range(700)], pa.int16()),
+    "flag": [n % 5 == 0 for n in range(700)],
+}
+
+
+@pytest.mark.parametrize("format", ["parquet", "csv", "jsonl"])
+def test_values_of_columns_are_names_of_folders(session, tmp_path, format):
+    rows = pa.table(PARTITIONED)
+    query = session.table(rows, name="rows").pipeline()
+    options = {"format": format, "partition_by": ["label", "day", "k", "flag"], "file_size": 1, "window_rows": 300}
+    done = query.materialize(tmp_path / "out", **options)
+    assert done.rows == 700 and len({os.path.dirname(file) for file in done.files}) == 7 * 3 * 2 * 2 == 84
+    assert any(file.startswith("label=x%3D1%25%2A%5B/day=2026-01-02/k=1/flag=false/part-0000") for file in done.files)
+    back = done.table().to_arrow()
+    assert back.column_names == list(rows.column_names) and back.select(["n"]).schema == rows.select(["n"]).schema
+    assert [str(back.schema.field(name).type) for name in rows.column_names] == [str(t) for t in rows.schema.types]
+    by_number = sorted(back.to_pylist(), key=lambda row: row["n"])
+    assert by_number == rows.to_pylist()
+    # Rows of a folder keep their order.
+    numbers = [row["n"] for row in back.to_pylist() if row["label"] == "01" and row["day"].day == 1 and row["flag"]]
+    assert len(numbers) > 5 and [n for n in numbers if n % 2] == sorted(n for n in numbers if n % 2)
+    assert query.materialize(tmp_path / "out", **options).found
+    again = query.materialize(tmp_path / "again", **options)
+    assert again.files == done.files and again.job == done.job
+    shutil.move(tmp_path / "out", tmp_path / "moved")
+    tables = [forebay.Session().table(tmp_path / folder, name="kept", format=format) for folder in ("moved", "again")]
+    moved, copied = (table.load(format="numpy").state_dict() for table in tables)
+    assert moved == copied
+
+
+def test_other_readers_know_the_folders(session, tmp_path):
+    query = session.table(pa.table(PARTITIONED), name="rows").pipeline()
+    done = query.materialize(tmp_path / "out", partition_by="day,k")
+    found = pyarrow.dataset.dataset([f"{done.url}/{file}" for file in done.files], partitioning=pyarrow.dataset.partitioning(
+        pa.schema([("day", pa.date32()), ("k", pa.int16())]), flavor="hive"
+    ), partition_base_dir=done.url)
+    rows = found.to_table().select(list(PARTITIONED)).to_pylist()
+    assert sorted(rows, key=lambda row: row["n"]) == pa.table(PARTITIONED).to_pylist()
+
+
+@pytest.mark.parametrize(
+    "columns, format, phrase",
+    [
+        ("x", "parquet", '"x" is Float64'),
+        ("nope", "parquet", '"nope", which is not there'),
+        ("n,n", "parquet", '"n" twice'),
+        ("_h", "csv", "would be hidden"),
+        ("n", "mds", "mds files know no folders"),
+        ("label", "parquet", "means null in a path"),
+        ("n", "parquet", "more than 1000 values of"),
+    ],
+)
+def test_what_cannot_be_a_folder_is_refused(session, tmp_path, columns, format, phrase):
+    rows = {"n": range(5000), "x": [0.5] * 5000, "_h": [1] * 5000, "label": ["__HIVE_DEFAULT_PARTITION__"] * 5000}
+    query = session.table(pa.table(rows), name="rows").pipeline()
+    with pytest.raises(forebay.Error, match=phrase):
+        query.materialize(tmp_path / "out", format=format, partition_by=columns)
+    assert not list(tmp_path.glob("out/**/part-*"))
 
 
 def test_an_epoch_that_is_shuffled_is_written_in_its_order(session, tmp_path):

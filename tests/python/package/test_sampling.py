@@ -100,11 +100,32 @@ def test_each_row_is_validated_by_one_fold_and_trains_the_others(table, stratify
     assert column(table.folds(4, by="n", stratify=stratify, seed=1)[0][1], "n") != validated[0]
 
 
+@pytest.mark.parametrize("rows, labels, count", [(1, 300, 5), (3, 100, 5), (7, 40, 3), (2, 1, 2)])
+def test_labels_with_few_rows_are_spread_over_folds(table, rows, labels, count):
+    given = {"id": range(rows * labels), "label": [row // rows for row in range(rows * labels)]}
+    folds = table._session.table(given).folds(count, by="id", stratify="label")
+    sizes = [validation.count() for _, validation in folds]
+    assert sum(sizes) == rows * labels and max(sizes) - min(sizes) <= 2 + labels // 50, sizes
+    for _, validation in folds:
+        assert all(of in (rows // count, -(-rows // count)) for of in validation.value_counts("label").values())
+
+
+def test_groups_are_not_torn_apart(table):
+    groups = {"patient": [row // 6 for row in range(240)], "label": [row // 12 for row in range(240)]}
+    folds = table._session.table(groups).folds(4, by="patient", stratify="label")
+    patients = [set(validation.value_counts("patient")) for _, validation in folds]
+    assert set().union(*patients) == set(range(40)) and sum(map(len, patients)) == 40
+    assert [len(of) for of in patients] == pytest.approx([10] * 4, abs=2)
+    mixed = table._session.table({"patient": [row % 9 for row in range(90)], "label": [row % 2 for row in range(90)]})
+    with pytest.raises(InvalidError, match='"patient" has rows of several values of "label"'):
+        mixed.split(0.8, by="patient", stratify="label")
+
+
 def test_rows_without_a_value_have_a_fold_and_wrong_folds_are_refused(table):
     folds = table.folds(3, by="label")
     assert sorted(row for _, rows in folds for row in rows.to_arrow().column("n").to_pylist()) == ROWS["n"]
-    for count in (1, 2.5, "3"):
-        with pytest.raises(InvalidError, match='"count" must be an integer'):
+    for count in (1, 2.5, "3", 100_000):
+        with pytest.raises(InvalidError, match='"count" must be'):
             table.folds(count, by="n")
     with pytest.raises(InvalidError, match="already"):
         folds[0][0].split(0.5, by="label")

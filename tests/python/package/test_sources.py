@@ -404,3 +404,18 @@ def test_pictures_below_folders_that_name_values(session, tmp_path):
     assert list(session.table("med/").columns) == ["bytes", "path", "size", "label"]
     paths = [str(tmp_path / "med" / name) for name in ["label=cat/a.jpg", "c.jpg"]]
     assert sorted(rows(session.table(paths).select("path"))["path"]) == sorted(paths)
+
+
+IMAGE_CALLS = [
+    "random_hflip(image)", "random_vflip(image)", "random_rotate(image, 15)", "random_grayscale(image)",
+    "random_erasing(image)", "color_jitter(image, brightness => 0.4)", "gaussian_blur(image, 3)", "auto_contrast(image)",
+    "equalize(image)", "posterize(image, 4)", "solarize(image, 128)", "trivial_augment(image)", "rand_augment(image)",
+    "check_size(image, 8, 9)", "random_pick(image, random_hflip(image))", "normalize(image)", "resize(image, 4, 4)",
+]
+
+
+@pytest.mark.parametrize("call", IMAGE_CALLS)
+def test_operators_take_images_in_memory(call):
+    images = np.arange(6 * 8 * 9 * 3, dtype=np.uint8).reshape(6, 8, 9, 3)
+    [batch] = forebay.table({"image": images}).select(image=call).load(batch_size=6, format="numpy")
+    assert batch["image"].shape == ((6, 4, 4, 3) if "resize" in call else images.shape)
