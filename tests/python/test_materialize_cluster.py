@@ -91,6 +91,8 @@ def test_workers_write_what_one_process_writes(folder, alone):
             assert [*digests(folder / "out/a").values()] == [*digests(folder / "out/b").values()] == alone
             again = end(begin(server.uri, folder / "out/a"))
             assert again["found"] and again["rows"] == ROWS - 6
+            divided = end(begin(server.uri, folder / "out/c", "--partition-by", "one"))
+            assert divided["rows"] == ROWS - 6 and len(digests(folder / "out/c/one=1")) == FILES == divided["files"]
 
 
 def test_what_is_refused(folder):
