@@ -225,7 +225,14 @@ class Session(LoadsNamed):
                     "the SQL creates no pipeline", "end it with a SELECT, or CREATE PIPELINE name AS SELECT …"
                 )
             return made
-        return self.pipeline(pipeline)
+        try:
+            return self.pipeline(pipeline)
+        except NotFoundError:
+            if re.search(r"[/*]|\.\w+$", pipeline) is None and not os.path.exists(pipeline):
+                raise
+            raise NotFoundError(
+                f'there is no pipeline "{pipeline}"', f"if these are files: forebay.table({pipeline!r}).load(…)"
+            ) from None
 
     def serve(self, *, host: str = "127.0.0.1", port: int = 0, insecure: bool = False) -> "Server":
         """Serves this session's pipelines over Arrow Flight from this process; port 0 takes a free port.

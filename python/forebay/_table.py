@@ -168,7 +168,7 @@ class Table(Loads, Looks):
         if any(hashed.format(seed=seed) in self.sql for hashed in (HASHED, HASHED_FINELY)):
             raise InvalidError(
                 f"these rows were split with seed {seed} already, so another such split may not be random",
-                "give another seed, or all fractions at once: split(0.8, 0.1, 0.1, …)",
+                "give another seed; or, of a split, all fractions at once: split(0.8, 0.1, 0.1, …)",
             )
         try:
             conditions = split_conditions(by, fractions, seed)

@@ -8,7 +8,8 @@ Each item of a list under "Not supported" or "Current limits" carries a comment 
     <!-- not in a registry -->
 
 The words in brackets are those of the refusal's message. Names may be patterns. Operators are those of
-docs/operators.md, which is generated from the registry. A test that refuses it is named by its file and a word there.
+docs/operators.md, which is generated from the registry. A test that refuses it is named by its file, and its
+function or the key of its case.
 """
 
 import fnmatch
@@ -96,7 +97,8 @@ def contradictions(item: str) -> list[str]:
         elif comment == "tested":
             for file, word in (named.split() for named in text.split(",")):
                 tests = (REPOSITORY / "tests" / "python" / file).read_text()
-                found += [] if re.search(rf"\b{re.escape(word)}\b", tests) else [f"no test of {word}"]
+                named = re.search(rf'^def {re.escape(word)}\(|"{re.escape(word)}": ', tests, re.MULTILINE)
+                found += [] if named else [f"no test of {word}"]
         elif comment.startswith("refused"):
             found += [] if is_refused(text, comment.partition("(")[2][:-1]) else [text]
     return found

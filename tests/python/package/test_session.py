@@ -415,3 +415,13 @@ def test_queries_that_nobody_holds_are_forgotten():
         list(table.filter(f"n > {-1 - n}").load(format="arrow"))
     gc.collect()
     assert [name for name in session._native.pipelines() if name.startswith("_query_")] == []
+
+
+@pytest.mark.parametrize("files", ["photos/", "data/*.parquet", "rows.parquet"])
+def test_files_that_are_given_as_a_pipeline_are_a_table(files):
+    with pytest.raises(forebay.NotFoundError, match="there is no pipeline") as error:
+        forebay.Session().load(files)
+    assert error.value.hint == f"if these are files: forebay.table('{files}').load(…)"
+    with pytest.raises(forebay.NotFoundError) as error:
+        forebay.Session().load("trian")
+    assert "forebay.table" not in error.value.hint

@@ -3,7 +3,7 @@
 //! The rewrite adds a row's `sample_id`, its random key and the length of its global step to the scan
 //! ([`hidden_columns`](super::hidden_columns)), and carries them through every projection ([`weave()`]). It passes each
 //! keyed-random call the key of its row and its call site's number, and each step-dependent call the step's length
-//! ([`calls`]). Masks that are cropped like their images get a check of their size ([`mask_sizes`]). The result is an
+//! ([`calls`]). Masks that are cropped like their images get a check of their size ([`masks`]). The result is an
 //! ordinary deterministic plan, so the optimizer may move, merge and prune freely.
 //!
 //! The plan is cut at each operator that derives rows. The part below it becomes a layer ([`layers`]). The part above
@@ -13,7 +13,7 @@ mod calls;
 mod flattened;
 mod join;
 mod layers;
-mod mask_sizes;
+mod masks;
 mod shared_draws;
 mod table;
 mod table_call;

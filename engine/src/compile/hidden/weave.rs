@@ -10,7 +10,7 @@ use forebay_sql::RowsNode;
 
 use super::layers::{Layers, Woven};
 use super::table::FeedTable;
-use super::{join, mask_sizes, table_call};
+use super::{join, masks, table_call};
 use crate::compile::change::Change;
 use crate::compile::hidden_columns::{HIDDEN, hidden_columns};
 use crate::compile::join::Condition;
@@ -18,7 +18,7 @@ use crate::compile::join::Condition;
 /// Weaves the hidden columns into `plan`, whose output then includes them.
 pub(crate) fn weave(plan: &LogicalPlan) -> Result<Woven> {
     let mut layers = Layers::default();
-    let top = weave_node(&mut layers, &mask_sizes::with_checks(plan)?)?;
+    let top = weave_node(&mut layers, &masks::with_checks(plan)?)?;
     layers.woven(top)
 }
 

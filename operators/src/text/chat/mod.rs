@@ -22,7 +22,7 @@ use crate::descriptor::{ConstantKind, Descriptor, Example, Parameter, TypeClass}
 use crate::operator::{Arguments, Operator};
 
 const MESSAGES: Parameter =
-    Parameter::input("messages", TypeClass::Messages, "The messages, each with a role and a content");
+    Parameter::input("messages", TypeClass::Messages, "The messages, each with a `role` and a `content`");
 const TEMPLATE: Parameter = Parameter::constant(
     "template",
     ConstantKind::Template,

@@ -47,6 +47,10 @@ pub(super) fn messages(value: &Value) -> Result<Value, String> {
         }
         let field = |name: &str| message.get_attr(name).ok().filter(|value| !value.is_none() && !value.is_undefined());
         let keys = message.try_iter().map_err(|e| e.to_string())?;
+        if field("role").is_none() {
+            let names: Vec<String> = keys.map(|key| key.to_string()).collect();
+            return Err(format!("hold a message without \"role\"; it has {}", names.join(", ")));
+        }
         let reasoning = REASONING.iter().find_map(|name| field(name));
         let mut fields: Vec<(String, Value)> = Vec::new();
         if let Some(reasoning) = reasoning.clone().filter(|_| field("thinking").is_none()) {

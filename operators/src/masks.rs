@@ -1,4 +1,4 @@
-//! Crops of images and masks by one key, and the check of sizes that they need.
+//! Calls on masks: what mixes their numbers, and crops that they share with images.
 //!
 //! A draw becomes a position only with the size of an image, and a call does not see the other call's image. So a mask
 //! of another size would lose another part than its image, without an error.
@@ -12,7 +12,7 @@ use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::{Expr, lit, when};
 use datafusion::scalar::ScalarValue;
 
-use crate::descriptor::{Descriptor, ParameterKind};
+use crate::descriptor::{Descriptor, ParameterKind, TypeClass};
 use crate::registry::{find, scalar_udf};
 
 /// The operators whose part of an image depends on its size.
@@ -44,6 +44,21 @@ pub struct KeyedCrop<'a> {
     name: &'static str,
     /// The constants on which the part depends.
     places: Vec<ScalarValue>,
+}
+
+/// The interpolation of a call that would mix the numbers of a mask.
+pub fn smoothing(call: &ScalarFunction) -> Option<&str> {
+    let descriptor = find(call.name())?.descriptor();
+    let interpolation = constant(descriptor, &call.args, "interpolation")?.try_as_str()??;
+    // `center_crop` may scale, and copies pixels otherwise.
+    let scales = constant(descriptor, &call.args, "resize").is_none_or(|side| *side != ScalarValue::Int64(Some(0)));
+    Some(interpolation).filter(|name| *name != "nearest" && scales)
+}
+
+/// The images that a call takes, if it takes any.
+pub fn image_of(call: &ScalarFunction) -> Option<&Expr> {
+    let first = find(call.name())?.descriptor().parameters.first()?;
+    matches!(first.kind, ParameterKind::Input(TypeClass::Image)).then(|| call.args.first())?
 }
 
 /// A call that decodes a column of files.

@@ -1,4 +1,5 @@
-//! Has the sizes of masks checked: a mask that is cropped like its image must be as large.
+//! Refuses calls that would mix the numbers of masks, and has the sizes of masks checked: a mask that is cropped like
+//! its image must be as large.
 //!
 //! [`KeyedCrop`] finds the calls and makes the check. The check belongs where the mask is decoded, which may be in a
 //! subquery below the crops, and needs the image's file there. Mask and image must be decoded from columns, because a
@@ -7,12 +8,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use datafusion::common::Column;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
+use datafusion::common::{Column, plan_err};
 use datafusion::error::Result;
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{Expr, LogicalPlan, Projection};
-use forebay_operators::{Decoding, KeyedCrop};
+use forebay_operators::{Decoding, KeyedCrop, image_of, smoothing};
 
 /// A column of a node's output.
 type Source = (*const LogicalPlan, usize);
@@ -30,6 +31,9 @@ struct Decoded<'a> {
 }
 
 /// Returns `plan` with the sizes of masks checked.
+///
+/// # Errors
+/// An error for a call that would mix the numbers of a mask.
 pub(super) fn with_checks(plan: &LogicalPlan) -> Result<LogicalPlan> {
     let mut nodes = Vec::new();
     collect(plan, &mut nodes);
@@ -37,6 +41,7 @@ pub(super) fn with_checks(plan: &LogicalPlan) -> Result<LogicalPlan> {
     for node in &nodes {
         let LogicalPlan::Projection(projection) = node else { continue };
         for expr in &projection.expr {
+            check_smoothing(node, expr)?;
             for crop in KeyedCrop::all(expr)? {
                 found.extend(decoded(node, crop)?);
             }
@@ -58,6 +63,41 @@ pub(super) fn with_checks(plan: &LogicalPlan) -> Result<LogicalPlan> {
         Ok(Transformed::yes(LogicalPlan::Projection(Projection::try_new(exprs, input)?)))
     };
     plan.clone().transform_down(check).data()
+}
+
+fn check_smoothing(node: &LogicalPlan, expr: &Expr) -> Result<()> {
+    expr.apply(|expr| {
+        if let Expr::ScalarFunction(call) = expr
+            && let Some(interpolation) = smoothing(call)
+            && is_mask(node, expr)?
+        {
+            return plan_err!(
+                "{} would mix the numbers of a mask with interpolation => '{interpolation}': give it interpolation => \
+                 'nearest', or read a picture with decode_image",
+                call.name()
+            );
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    Ok(())
+}
+
+/// Whether an image in `node` is a mask, whatever moved it.
+fn is_mask(node: &LogicalPlan, image: &Expr) -> Result<bool> {
+    let mut at = Some((node, image));
+    while let Some((node, image)) = at {
+        let LogicalPlan::Projection(projection) = node else { break };
+        at = match (image, Decoding::of(image)) {
+            (_, Some((decoding, _))) => return Ok(decoding == Decoding::Mask),
+            (Expr::Alias(alias), _) => Some((node, &alias.expr)),
+            (Expr::Column(column), _) => {
+                computed(&projection.input, projection.input.schema().index_of_column(column)?)
+            }
+            (Expr::ScalarFunction(call), _) => image_of(call).map(|image| (node, image)),
+            _ => None,
+        };
+    }
+    Ok(false)
 }
 
 /// A node, then those below it.
