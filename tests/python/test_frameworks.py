@@ -406,7 +406,8 @@ def test_lightning_resumes_with_more_batches_in_an_epoch(lightning):
     assert [a + b for a, b in zip(rest[::2], rest[1::2], strict=True)] == lightning["plain"].samples[6:]
 
 
-# torch sometimes aborts a spawned rank that has finished: "terminate called without an active exception".
+# A spawned rank sometimes aborts after its training: "terminate called without an active exception". The cause is not
+# known.
 @pytest.mark.skipif(not ALL, reason="FOREBAY_FRAMEWORKS=1 runs it")
 def test_lightning_trains_on_spawned_ranks(lightning, tmp_path):
     spawned = run("lightning_spawned.py", tmp_path, ranks=1)
