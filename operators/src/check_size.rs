@@ -34,11 +34,10 @@ static DESCRIPTOR: Descriptor = Descriptor {
     ],
     returns: "the images, as they were given",
     docs: "An image of another size is an error, so its row is bad. A mask must have the size of its image before both \
-           are cropped by one key. Otherwise the crops show different parts. Where a query crops `decode_mask(mask)` and \
-           `decode_image(bytes)` by one key, and both are columns of one table or subquery, it has this check by itself, \
-           with same_ratio for `random_resized_crop`. \
-           `image_height(bytes)` and `image_width(bytes)` read the image's size from its header. The row is null if the \
-           image or a side is null.",
+           are cropped by one key. Otherwise the crops show different parts. Where a query crops `decode_mask(mask)` \
+           and `decode_image(bytes)` by one key, and both are columns of one table or subquery, it has this check by \
+           itself, with same_ratio for `random_resized_crop`. `image_height(bytes)` and `image_width(bytes)` read the \
+           image's size from its header. The row is null if the image or a side is null.",
     source: "its definition",
     examples: &[
         Example {
@@ -108,8 +107,8 @@ fn refusal(size: (i64, i64), expected: (i64, i64), same_ratio: bool, key: &str) 
     match key {
         "" => exec_datafusion_err!("{name}: the image is {size}, and must be {expected}{or}"),
         key => exec_datafusion_err!(
-            "{name}: the mask is {size} and its image {expected}; to be cropped with the key '{key}' alike, it must have \
-             the image's size{or}"
+            "{name}: the mask is {size} and its image {expected}; to be cropped with the key '{key}' alike, it must \
+             have the image's size{or}"
         ),
     }
 }

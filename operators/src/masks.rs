@@ -27,18 +27,19 @@ const CROPS: [Crop; 2] = [
 
 struct Crop {
     name: &'static str,
-    /// Whether images of one aspect ratio lose the same part, whatever their sizes.
+    /// Whether images of one aspect ratio and different sizes lose the same part.
     same_ratio: bool,
     /// The constants on which the part depends.
     places: &'static [&'static str],
 }
 
-/// A call that crops its input by a key. Calls that are [alike](Self::is_like) take the same part of images of one size.
+/// A call that crops its input by a key. Calls that are [alike](Self::is_like) take the same part of images of one
+/// size.
 #[derive(Clone, Debug)]
 pub struct KeyedCrop<'a> {
     /// The images or masks.
     pub input: &'a Expr,
-    /// Whether images of one aspect ratio lose the same part, whatever their sizes.
+    /// Whether images of one aspect ratio and different sizes lose the same part.
     pub same_ratio: bool,
     key: &'a str,
     name: &'static str,

@@ -52,8 +52,8 @@ def stratified_conditions(
 
 
 def _bound(hashes: array[int], share: float, rounding: float) -> int:
-    """The hash below which this share of the rows is. Rows of one hash are not divided: they are below it if their
-    share that should be is at least 1 - `rounding`. So with 0.5 the nearest number of rows is below it."""
+    """The hash below which this share of the rows is. Rows of one hash are not divided: all of them are below it if at
+    least 1 - `rounding` of them should be. With 0.5 the bound is the nearest possible one."""
     # A sum of shares may be a little off.
     rows = share * len(hashes) + 1e-9
     if rows >= len(hashes):

@@ -77,7 +77,7 @@ impl Job {
         let core = feed.core();
         let sample = Sample::take(core).await?;
         let plan = JobPlan::new(core, &sample, file_size.unwrap_or(1));
-        let fingerprint = fingerprint(&feed, &format, options.partition_by.as_deref());
+        let fingerprint = fingerprint(&feed, &format, &partitions.names());
         let id = job_id(&fingerprint, &plan);
         let state = artifact::Job::open(&core.stores, url, &id).await?;
         let most = usize::try_from(memory_limit_bytes / file_memory_bytes(core)).unwrap_or(usize::MAX);
@@ -274,9 +274,9 @@ pub(crate) fn output_format(options: &JobOptions) -> Result<OutputFormat> {
 }
 
 /// A hash of what files of a feed's samples mean. Files with the same fingerprint may stand for each other.
-pub(crate) fn fingerprint(feed: &Feed, format: &OutputFormat, partition_by: Option<&str>) -> String {
+pub(crate) fn fingerprint(feed: &Feed, format: &OutputFormat, partition_by: &[String]) -> String {
     let format = serde_json::to_string(format).expect("plain data becomes JSON");
-    let folders = partition_by.map(|names| format!("\0{names}")).unwrap_or_default();
+    let folders: String = partition_by.iter().map(|name| format!("\0{name}")).collect();
     short_hash(&format!("{FILES_VERSION}\0{}\0{format}{folders}", feed.id()))
 }
 

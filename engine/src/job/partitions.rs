@@ -29,7 +29,7 @@ pub(super) struct Partitions {
     in_files: Vec<usize>,
     /// The columns of the files.
     pub(super) file_schema: SchemaRef,
-    /// The columns of the folders. Readers find texts there.
+    /// The columns of the folders, with the types that readers give them.
     pub(super) folder_schema: SchemaRef,
 }
 
@@ -147,7 +147,7 @@ impl Partitions {
     }
 }
 
-/// The index of a column. Without quotes, SQL writes names in lower case.
+/// The index of the column with exactly this name.
 fn column(schema: &SchemaRef, name: &str) -> Result<usize> {
     schema.index_of(name).map_err(|_| {
         let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
@@ -158,16 +158,14 @@ fn column(schema: &SchemaRef, name: &str) -> Result<usize> {
 
 fn check_type(field: &Field) -> Result<()> {
     let (name, data_type) = (field.name(), field.data_type());
-    let hides = name.starts_with(['.', '_']) || name.is_empty();
-    if hides {
+    if name.starts_with(['.', '_']) || name.is_empty() {
         return Err(Error::invalid(format!(
             "\"partition_by\" names the column \"{name}\", whose folders would be hidden"
         ))
         .with_hint("give the column another name in the query"));
     }
-    let is_text = matches!(data_type, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View);
     let value = value_type(data_type);
-    if is_text || value.is_integer() || matches!(value, DataType::Utf8 | DataType::Boolean | DataType::Date32) {
+    if value.is_integer() || matches!(value, DataType::Utf8 | DataType::Boolean | DataType::Date32) {
         return Ok(());
     }
     Err(Error::invalid(format!(

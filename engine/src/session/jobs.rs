@@ -39,7 +39,7 @@ impl Session {
                 .with_hint("random operators come after cache(); Python functions need a version"));
         }
         let options = JobOptions::default();
-        let fingerprint = job::fingerprint(&feed, &job::output_format(&options)?, None);
+        let fingerprint = job::fingerprint(&feed, &job::output_format(&options)?, &[]);
         let catalog = Catalog::new(&self.stores, &self.root)?;
         if let Some(artifact) = catalog.find(&fingerprint).await? {
             return Ok(Materialized::new(&artifact, true, None));

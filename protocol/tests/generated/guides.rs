@@ -37,7 +37,8 @@ fn in_with() -> Vec<String> {
 
 fn of_jobs() -> Vec<String> {
     let row = |spec: &OptionSpec| {
-        let default = default(spec, "'").unwrap_or_else(|| "the format's".to_owned());
+        let otherwise = if spec.name == "compression" { "the format's" } else { "" };
+        let default = default(spec, "'").unwrap_or_else(|| otherwise.to_owned());
         [format!("`{}`", spec.name), default, in_a_sentence(spec)]
     };
     table(["option", "default", ""], JobOptions::TABLE.iter().map(row))

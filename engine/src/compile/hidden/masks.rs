@@ -82,7 +82,7 @@ fn check_smoothing(node: &LogicalPlan, expr: &Expr) -> Result<()> {
     Ok(())
 }
 
-/// Whether an image in `node` is a mask, whatever moved it.
+/// Whether an image in `node` is a mask, or a mask that other calls have moved.
 fn is_mask(node: &LogicalPlan, image: &Expr) -> Result<bool> {
     let mut at = Some((node, image));
     while let Some((node, image)) = at {
