@@ -1,11 +1,15 @@
 """The cache: what a feed keeps changes no sample, however much of it is there. A damaged cache is computed again."""
 
+import contextlib
 import json
+import random
 import shutil
 import subprocess
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from support import REPOSITORY, Process, Server, binary, environment
@@ -65,6 +69,11 @@ class Case:
     def digests(self, *flags: str, script: Path | None = None) -> list[tuple[str, str]]:
         batches = [json.loads(line) for line in self.run(*flags, script=script).stdout.splitlines()]
         return [(batch["token"], batch["digest"]) for batch in batches if "digest" in batch]
+
+    def quarantined(self, root: str) -> set[tuple[str, ...]]:
+        """The records of bad rows. A worker has a file for a window, and a process one for a batch."""
+        files = [pq.read_table(path) for path in self.folder.glob(f"{root}/quarantine/*/*.parquet")]
+        return {tuple(map(str, record.values())) for file in files for record in file.to_pylist()}
 
     def segments(self, root: str = "kept") -> list[Path]:
         return sorted(path for path in (self.folder / root).glob("cache/*/*") if path.is_file())
@@ -229,6 +238,61 @@ def test_workers_keep_for_each_other(case, query):
         with Process(*worker):
             assert read() == expected
         assert feed.segments() == segments
+
+
+KILLED = [(query, "prefix") for query in ("photos", "packed", "unnested", "joined", "bad")]
+
+
+@pytest.mark.parametrize(("query", "cache"), [*KILLED, ("photos", "full"), ("bad", "full")])
+def test_kills_of_workers_change_nothing(case, query, cache):
+    """Kills workers while 1, 2 and 4 ranks read with no segment, with some, and with windows of another size."""
+    seed = 64
+    print(f"seed {seed}")
+    drawn = random.Random(seed)
+    feed = case(query, on_error="'quarantine'")
+    script = feed.script(cache=f"'{cache}'")
+    expected = {}
+    for ranks, window in ((1, ()), (2, ()), (4, ("--window-rows", "97"))):
+        given = [("--rank", str(rank), "--world-size", str(ranks), *window) for rank in range(ranks)]
+        expected[ranks] = [(flags, feed.digests("--root", "alone", *flags, script=script)) for flags in given]
+        assert all(digests for _, digests in expected[ranks])
+    root = str(feed.folder / "kept")
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(Server(script, "--no-worker", "--root", root))
+
+        def begin_worker() -> Process:
+            return stack.enter_context(Process("worker", "--dispatcher", server.uri))
+
+        workers = [begin_worker() for _ in range(3)]
+        kills = 0
+        for ranks, of_ranks in expected.items():
+            readers = [
+                subprocess.Popen(
+                    [binary(), "run", "--connect", server.uri, "--pipeline", "train", *flags, "--epochs", "2", "--output", "json"],
+                    env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                )
+                for flags, _ in of_ranks
+            ]  # fmt: skip
+            for _ in range(3):
+                time.sleep(drawn.uniform(0.01, 0.2))
+                if all(reader.poll() is not None for reader in readers):
+                    break
+                killed = drawn.randrange(3)
+                workers[killed].process.kill()
+                workers[killed] = begin_worker()
+                kills += 1
+            for reader, (flags, wanted) in zip(readers, of_ranks):
+                output, error = reader.communicate(timeout=PATIENCE_SECONDS)
+                assert reader.returncode == 0, error
+                batches = [json.loads(line) for line in output.splitlines()]
+                assert [(batch["token"], batch["digest"]) for batch in batches if "digest" in batch] == wanted, flags
+            segments = feed.segments()
+            assert segments
+            for segment in drawn.sample(segments, len(segments) // 3):
+                segment.unlink()
+        assert kills >= 3
+    assert feed.quarantined("kept") == feed.quarantined("alone")
+    assert bool(feed.quarantined("alone")) == (query == "bad")
 
 
 def test_readers_choose_no_seed_of_a_full_cache(case, tmp_path):

@@ -122,6 +122,26 @@ TENSORS: dict[str, tuple[pa.DataType, Draw]] = {
 }
 
 
+def listed(draw: random.Random, value: Draw, nulls: bool = False) -> list[Any]:
+    """Up to 400 values, mostly many."""
+    length = draw.choice([0, 1, *range(100, 400)])
+    return [None if nulls and draw.random() < 0.2 else value(draw) for _ in range(length)]
+
+
+# Lists of many numbers, which Parquet's writer encodes by itself.
+MANY: dict[str, tuple[pa.DataType, Draw]] = {
+    "image": (pa.fixed_shape_tensor(pa.uint8(), [6, 7, 3]), lambda draw: list(draw.randbytes(126))),
+    "wave": (pa.list_(pa.int8()), lambda draw: listed(draw, integer(8, -128), nulls=True)),
+    "mask": (pa.large_list(pa.field("item", pa.uint8(), nullable=False)), lambda draw: listed(draw, integer(8, 0))),
+    "halves": (pa.list_(pa.float16(), 70), lambda draw: [float(np.float16(draw.gauss(0, 9))) for _ in range(70)]),
+    "floats": (pa.list_(pa.float32()), lambda draw: listed(draw, SCALARS["f32"][1], nulls=True)),
+    "doubles": (pa.list_(pa.float64(), 64), lambda draw: [floating(draw) for _ in range(64)]),
+    "ids": (pa.large_list(pa.int64()), lambda draw: listed(draw, integer(64, -(1 << 63)), nulls=True)),
+    "words": (pa.list_(pa.uint32()), lambda draw: listed(draw, integer(32, 0))),
+    "short": (pa.list_(pa.int16()), lambda draw: listed(draw, integer(16, -(1 << 15)))),
+}
+
+
 def table(seed: int, columns: dict[str, tuple[pa.DataType, Draw]], nulls: float = 0.1) -> pa.Table:
     """Random rows; the same seed gives the same rows."""
     draw = random.Random(seed)
@@ -234,9 +254,29 @@ def test_parquet_is_read_alike(seed, compression, tmp_path):
     assert found.schema.field("pixels").type == rows.schema.field("pixels").type
     check(flat(found).to_pylist(), flat(rows))
     check(polars.concat([polars.read_parquet(file) for file in files]).to_dicts(), flat(rows))
-    listed = [str(file) for file in files]
-    found = duckdb.sql("SELECT * FROM read_parquet($files)", params={"files": listed}).to_arrow_table()
-    check(found.to_pylist(), flat(rows))
+    check(read_by_duckdb(files), flat(rows))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("compression", ["zstd", "snappy", "none"])
+def test_lists_of_many_numbers_are_read_alike(seed, compression, tmp_path):
+    rows = table(seed, MANY)
+    files = written(rows, tmp_path, "parquet", f"compression={compression}")
+    found = pa.concat_tables(pq.read_table(file) for file in files)
+    assert found.schema.types == rows.schema.types
+    check(flat(found).to_pylist(), flat(rows))
+    check(polars.concat([polars.read_parquet(file) for file in files]).to_dicts(), flat(rows))
+    check(read_by_duckdb(files), flat(rows))
+    # A byte of a picture is a byte of the file.
+    if compression == "none":
+        image = pq.ParquetFile(files[0]).metadata.row_group(0).column(0)
+        assert image.encodings == ("PLAIN", "RLE", "RLE_DICTIONARY")
+        assert image.total_compressed_size < image.num_values + 1024 + 20 * len(rows) + 500
+
+
+def read_by_duckdb(files: list[Path]) -> list[Row]:
+    listed = {"files": [str(file) for file in files]}
+    return duckdb.sql("SELECT * FROM read_parquet($files)", params=listed).to_arrow_table().to_pylist()
 
 
 @pytest.mark.parametrize("seed", SEEDS)

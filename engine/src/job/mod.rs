@@ -41,7 +41,7 @@ use partitions::Partitions;
 use plan::{JobPlan, Sample};
 
 /// Raise this when the same feed and options give other files.
-const FILES_VERSION: u32 = 1;
+const FILES_VERSION: u32 = 2;
 /// Windows that are in memory for each file that is being written: see [`window_samples`].
 const WINDOWS_PER_FILE_WRITER: u64 = 2;
 

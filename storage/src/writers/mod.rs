@@ -58,6 +58,7 @@ mod csv;
 mod format;
 mod jsonl;
 mod leaves;
+mod list_pages;
 mod mds;
 mod mds_index;
 mod npy;

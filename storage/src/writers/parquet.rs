@@ -4,17 +4,22 @@
 //! its pages have: about a megabyte of all columns, the size of the smallest pieces. They also decide which columns
 //! have dictionaries. A dictionary of values that hardly repeat costs time and becomes a page that all pieces share.
 
-use arrow::array::RecordBatch;
-use arrow::datatypes::{DataType, IntervalUnit, Schema, SchemaRef};
+use arrow::array::{ArrayRef, RecordBatch};
+use arrow::datatypes::{DataType, Field, FieldRef, IntervalUnit, Schema, SchemaRef};
 use bytes::Bytes;
+use parquet::arrow::arrow_writer::{ArrowColumnWriter, ArrowRowGroupWriterFactory, compute_leaves};
 use parquet::arrow::{ArrowSchemaConverter, ArrowWriter};
 use parquet::basic::{Compression, Encoding, Type as PhysicalType, ZstdLevel};
+use parquet::errors::ParquetError;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::types::ColumnDescPtr;
 
 use super::chunks::{Chunk, ChunkEnd, Chunks};
 use super::compressed::{COMPRESSION, compression};
 use super::format::{FileWriter, NewFile, WriteDescriptor, WriteFormat, unwritable};
 use super::leaves::{Leaf, leaves};
+use super::list_pages::{ListChunk, ListLayout};
 use super::plain::Plain;
 use super::refusals::{any_type, refuse};
 use crate::Result;
@@ -93,11 +98,32 @@ struct ParquetWriter {
     taken: u64,
 }
 
+/// Encodes row groups.
 struct Encoder {
-    arrow: ArrowWriter<Vec<u8>>,
+    file: SerializedFileWriter<Vec<u8>>,
+    general: ArrowRowGroupWriterFactory,
+    schema: SchemaRef,
+    /// The layouts of the columns that are [lists of many numbers](super::list_pages).
+    lists: Vec<Option<ListLayout>>,
     page_rows: usize,
-    group_rows: usize,
-    group_bytes: u64,
+    group: Group,
+    groups: usize,
+}
+
+/// A row group in the making.
+#[derive(Default)]
+struct Group {
+    columns: Vec<Column>,
+    rows: usize,
+    /// Bytes of values.
+    bytes: u64,
+}
+
+/// A column of a row group in the making.
+enum Column {
+    /// The leaves of a column.
+    General(Vec<ArrowColumnWriter>),
+    Lists(Box<ListChunk>),
 }
 
 impl FileWriter for ParquetWriter {
@@ -118,20 +144,21 @@ impl FileWriter for ParquetWriter {
         }
         self.encode(true)?;
         let encoder = self.encoder.as_mut().expect("it was made of the first rows");
-        encoder.arrow.finish().map_err(|error| unwritable(DESCRIPTOR.name, error))?;
-        Ok(())
+        encoder.finish().map_err(|error| unwritable(DESCRIPTOR.name, error))
     }
 
     fn take(&mut self) -> Result<Option<Bytes>> {
         let Some(encoder) = &mut self.encoder else { return Ok(None) };
-        let bytes = std::mem::take(encoder.arrow.inner_mut());
+        let bytes = std::mem::take(encoder.file.inner_mut());
         self.taken += bytes.len() as u64;
         Ok((!bytes.is_empty()).then(|| bytes.into()))
     }
 
     fn bytes(&self) -> u64 {
-        let of = |encoder: &Encoder| (encoder.arrow.inner().len() + encoder.arrow.in_progress_size()) as u64;
-        self.taken + self.encoder.as_ref().map_or(0, of)
+        let of = |encoder: &Encoder| {
+            encoder.file.inner().len() + encoder.group.columns.iter().map(Column::bytes).sum::<usize>()
+        };
+        self.taken + self.encoder.as_ref().map_or(0, of) as u64
     }
 }
 
@@ -142,9 +169,14 @@ impl ParquetWriter {
         let page_rows = 1 << rows.ilog2();
         let schema = self.plain.schema();
         let properties = properties(schema, &first.rows, page_rows, self.compression)?;
-        let arrow = ArrowWriter::try_new(Vec::new(), SchemaRef::clone(schema), Some(properties))
+        let (file, general) = ArrowWriter::try_new(Vec::new(), SchemaRef::clone(schema), Some(properties))
+            .and_then(ArrowWriter::into_serialized_writer)
             .map_err(|error| unwritable(DESCRIPTOR.name, error))?;
-        self.encoder = Some(Encoder { arrow, page_rows, group_rows: 0, group_bytes: 0 });
+        let list =
+            |(field, column): (&FieldRef, _)| ListLayout::of(field, column, self.compression, page_rows, PAGE_BYTES);
+        let lists = schema.fields().iter().zip(first.rows.columns()).map(list).collect();
+        let (schema, group) = (SchemaRef::clone(schema), Group::default());
+        self.encoder = Some(Encoder { file, general, schema, lists, page_rows, group, groups: 0 });
         self.chunks.push_front(first);
         Ok(())
     }
@@ -153,7 +185,7 @@ impl ParquetWriter {
         let Some(encoder) = &mut self.encoder else { return Ok(()) };
         loop {
             // Rows up to where the next page begins.
-            let rows = encoder.page_rows - encoder.group_rows % encoder.page_rows;
+            let rows = encoder.page_rows - encoder.group.rows % encoder.page_rows;
             let end = ChunkEnd { rows, bytes: CHUNK_BYTES };
             let chunk = if is_last { self.chunks.last(end)? } else { self.chunks.next(end)? };
             let Some(chunk) = chunk else { return Ok(()) };
@@ -163,15 +195,83 @@ impl ParquetWriter {
 }
 
 impl Encoder {
-    fn write(&mut self, chunk: &Chunk) -> Result<(), parquet::errors::ParquetError> {
-        self.arrow.write(&chunk.rows)?;
-        self.group_rows += chunk.rows.num_rows();
-        self.group_bytes += chunk.bytes;
-        if self.group_rows >= GROUP_ROWS || self.group_bytes >= GROUP_BYTES {
-            self.arrow.flush()?;
-            (self.group_rows, self.group_bytes) = (0, 0);
+    fn write(&mut self, chunk: &Chunk) -> Result<(), ParquetError> {
+        if self.group.columns.is_empty() {
+            self.group.columns = self.columns()?;
+        }
+        for ((column, field), values) in
+            self.group.columns.iter_mut().zip(self.schema.fields()).zip(chunk.rows.columns())
+        {
+            column.write(field, values)?;
+        }
+        self.group.rows += chunk.rows.num_rows();
+        self.group.bytes += chunk.bytes;
+        if self.group.rows >= GROUP_ROWS || self.group.bytes >= GROUP_BYTES {
+            self.end_group()?;
         }
         Ok(())
+    }
+
+    /// New columns for the next row group.
+    fn columns(&self) -> Result<Vec<Column>, ParquetError> {
+        let mut leaves: Vec<Vec<_>> = self.lists.iter().map(|_| Vec::new()).collect();
+        for (at, leaf) in self.general.create_column_writers(self.groups)?.into_iter().enumerate() {
+            let descriptor = self.file.schema_descr();
+            leaves[descriptor.get_column_root_idx(at)].push((descriptor.column(at), leaf));
+        }
+        let column =
+            |(mut leaves, layout): (Vec<(ColumnDescPtr, ArrowColumnWriter)>, &Option<_>)| match (layout, &leaves[..]) {
+                (Some(layout), [(descriptor, _)]) => {
+                    Column::Lists(Box::new(ListChunk::new(*layout, descriptor.clone())))
+                }
+                _ => Column::General(leaves.drain(..).map(|(_, leaf)| leaf).collect()),
+            };
+        Ok(leaves.into_iter().zip(&self.lists).map(column).collect())
+    }
+
+    fn end_group(&mut self) -> Result<(), ParquetError> {
+        let mut group = self.file.next_row_group()?;
+        for column in std::mem::take(&mut self.group).columns {
+            match column {
+                Column::General(leaves) => {
+                    leaves.into_iter().try_for_each(|leaf| leaf.close()?.append_to_row_group(&mut group))?;
+                }
+                Column::Lists(chunk) => {
+                    let (bytes, close) = chunk.close()?;
+                    group.append_column(&bytes, close)?;
+                }
+            }
+        }
+        group.close()?;
+        self.groups += 1;
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<(), ParquetError> {
+        if self.group.rows > 0 {
+            self.end_group()?;
+        }
+        self.file.finish()?;
+        Ok(())
+    }
+}
+
+impl Column {
+    fn write(&mut self, field: &Field, values: &ArrayRef) -> Result<(), ParquetError> {
+        match self {
+            Self::General(leaves) => {
+                compute_leaves(field, values)?.iter().zip(leaves).try_for_each(|(values, leaf)| leaf.write(values))
+            }
+            Self::Lists(chunk) => chunk.write(values),
+        }
+    }
+
+    /// About the bytes in memory.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::General(leaves) => leaves.iter().map(ArrowColumnWriter::get_estimated_total_bytes).sum(),
+            Self::Lists(chunk) => chunk.bytes(),
+        }
     }
 }
 
