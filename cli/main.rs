@@ -15,10 +15,12 @@ mod metrics;
 mod operators;
 mod options;
 mod output;
+mod policy;
 mod preview;
 mod reload;
 mod remote;
 mod run;
+mod scaling;
 mod script;
 mod scripts;
 mod security;
@@ -69,6 +71,8 @@ enum Command {
     Worker(Box<worker::Arguments>),
     /// Show the state of a dispatcher: feeds, windows, workers, readers.
     Status(status::Arguments),
+    /// Decide again what a server has decided about its workers, from the trace that it wrote.
+    Policy(policy::Arguments),
     /// Let a server open its scripts again: those that changed, were added or were removed.
     Reload(reload::Arguments),
     /// List the preprocessing operators, or describe one.
@@ -97,6 +101,7 @@ fn main() -> ExitCode {
                 Command::Serve(arguments) => serve::execute(*arguments).await,
                 Command::Worker(arguments) => worker::execute(*arguments).await,
                 Command::Status(arguments) => status::execute(arguments).await,
+                Command::Policy(arguments) => policy::execute(&arguments),
                 Command::Reload(arguments) => reload::execute(arguments).await,
                 Command::Operators(arguments) => operators::execute(&arguments),
                 Command::Formats(arguments) => formats::execute(&arguments),

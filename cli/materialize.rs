@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Args;
-use forebay_engine::{FeedOptions, Job, JobOptions, JobProgress, ReadOptions, SessionOptions};
+use forebay_engine::{FeedOptions, JobEstimate, JobOptions, JobProgress, ReadOptions, SessionOptions};
 use forebay_flight_client::wire::{JobAnswer, JobResult};
 use forebay_flight_client::{Client, StreamRequest};
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
@@ -79,7 +79,7 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
     let pipeline = script::pipeline(&session, arguments.pipeline.as_deref())?;
     let job = session.job(&pipeline, feed, &arguments.to, options).await?;
     if arguments.dry_run {
-        return show_plan(&job, arguments.output).await;
+        return show(&job.estimate().await?, arguments.output);
     }
     let progress = Arc::new(JobProgress::default());
     let bar = bar(job.source_rows(), "source rows", arguments.output);
@@ -113,9 +113,6 @@ async fn write_there(arguments: &Arguments, uri: &str, started: Instant) -> Resu
     if arguments.file.is_some() {
         refuse!("a server writes its own pipelines\nhint: leave out the script, or --connect")
     }
-    if arguments.dry_run {
-        refuse!("--dry-run estimates the job of a script\nhint: give the script in place of --connect")
-    }
     if !arguments.to.contains("://") && !arguments.to.starts_with('/') {
         refuse!(
             "\"{}\" is relative, and the server has another folder\nhint: give an absolute path or a URL",
@@ -128,6 +125,9 @@ async fn write_there(arguments: &Arguments, uri: &str, started: Instant) -> Resu
         feed,
         &ReadOptions::default(),
     );
+    if arguments.dry_run {
+        return show(&client.estimate_job(request, &arguments.to, options).await?, arguments.output);
+    }
     let bar = bar(0, "files", arguments.output);
     let (mut shown, written) = (Waiting::new(&bar), Cell::new((0, 0)));
     let mut interrupted = interruption()?;
@@ -189,10 +189,9 @@ fn resumable(files: u64, of: u32) -> anyhow::Error {
     Interrupted(format!("interrupted: {files} of {of} files are written\nhint: run the command again to resume")).into()
 }
 
-async fn show_plan(job: &Job, format: Format) -> Result<()> {
-    let estimate = job.estimate().await?;
+fn show(estimate: &JobEstimate, format: Format) -> Result<()> {
     match format {
-        Format::Json => output::json(&estimate),
+        Format::Json => output::json(estimate),
         Format::Text => output::line(&estimate.to_string()),
     }
 }

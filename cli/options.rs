@@ -69,6 +69,21 @@ fn given<T: OptionSet>(table: &[OptionSpec], matches: &ArgMatches) -> Result<T, 
     T::of(table.iter().filter_map(value)).map_err(|error| Error::raw(ErrorKind::ValueValidation, error))
 }
 
+/// The arguments with which a worker has the options of this session.
+pub(crate) fn of_worker(options: &SessionOptions) -> Vec<String> {
+    let values = serde_json::to_value(options).expect("plain data becomes JSON");
+    let table = SessionOptions::TABLE.iter().filter(|spec| spec.in_cli && !NOT_FOR_WORKERS.contains(&spec.name));
+    let argument = |spec: &OptionSpec| {
+        let flag = spec.name.replace('_', "-");
+        match &values[spec.name] {
+            Value::Null => None,
+            Value::String(text) => Some(format!("--{flag}={text}")),
+            value => Some(format!("--{flag}={value}")),
+        }
+    };
+    table.filter_map(argument).collect()
+}
+
 fn flag(spec: &'static OptionSpec) -> Arg {
     let argument = Arg::new(spec.name)
         .long(spec.name.replace('_', "-"))
@@ -144,6 +159,19 @@ mod tests {
         assert_eq!(options, expected);
         assert_eq!(read::<FeedOptions>(&["--shuffle", "false"]).expect("a value").shuffle, Some(false));
         assert_eq!(read::<FeedOptions>(&[]).expect("no flags"), FeedOptions::default());
+    }
+
+    #[test]
+    fn a_worker_has_the_options_of_its_server() {
+        let given = ["--threads", "3", "--lookup-memory-limit", "1MiB"];
+        let command = || WorkerFlags::augment_args(Command::new("worker").no_binary_name(true));
+        let read = |arguments: &[String]| {
+            let matches = command().try_get_matches_from(arguments).expect("good flags");
+            WorkerFlags::from_arg_matches(&matches).expect("good flags").0
+        };
+        let options = read(&given.map(str::to_owned));
+        assert_eq!((options.threads, options.lookup_memory_limit), (Some(3), Some(1 << 20)));
+        assert_eq!(read(&of_worker(&options)), options);
     }
 
     #[test]

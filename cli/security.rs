@@ -1,5 +1,6 @@
 //! Command-line options for security: tokens and TLS, for servers and for clients.
 
+use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -80,6 +81,25 @@ impl ServerSecurity {
             None => tls,
         };
         Ok(Security { access, tls, insecure: self.insecure, reload })
+    }
+
+    /// Whether others are served without the usual demands.
+    pub(crate) fn insecure(&self) -> bool {
+        self.insecure
+    }
+
+    /// The variables of these files, for other processes of the same cluster on this machine.
+    pub(crate) fn variables(&self) -> Vec<(&'static str, OsString)> {
+        let files = [
+            ("FOREBAY_TOKEN_FILE", &self.token_file),
+            ("FOREBAY_WORKER_TOKEN_FILE", &self.worker_token_file),
+            ("FOREBAY_TLS_CERT", &self.tls_cert),
+            ("FOREBAY_TLS_KEY", &self.tls_key),
+            ("FOREBAY_TLS_CLIENT_CA", &self.tls_client_ca),
+            ("FOREBAY_TLS_CLIENT_ROLES", &self.tls_client_roles),
+            ("FOREBAY_TLS_CA", &self.tls_ca),
+        ];
+        files.into_iter().filter_map(|(name, file)| Some((name, file.as_ref()?.into()))).collect()
     }
 
     /// Returns how this process connects to the others of its cluster: with the first token of its file, and its own

@@ -10,6 +10,7 @@ use forebay_flight_server::{Roles, Scripts};
 use serde_json::json;
 
 use crate::options::Flags;
+use crate::scaling::ScalingArguments;
 use crate::script;
 use crate::scripts::ScriptFiles;
 use crate::serving::{BoundServer, ServingArguments, until_interrupted_again};
@@ -33,11 +34,14 @@ pub(crate) struct Arguments {
     #[arg(long)]
     no_worker: bool,
     #[command(flatten)]
+    scaling: ScalingArguments,
+    #[command(flatten)]
     serving: ServingArguments,
 }
 
 pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
-    let Arguments { files, session, port, allow_write, no_worker, serving } = arguments;
+    let Arguments { files, session, port, allow_write, no_worker, scaling, serving } = arguments;
+    let no_worker = no_worker || scaling.starts_workers();
     // Bind the port first. A script over a large dataset takes a while, which would be wasted if the port is taken.
     let (listening, signals) = serving.listen(port, !no_worker).await?;
     let (windows_bytes, options) = serving.memory(session.0);
@@ -59,6 +63,7 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
     if !failed.is_empty() {
         json["failed"] = failed.iter().map(|(pipeline, error)| (pipeline.clone(), json!(error.message()))).collect();
     }
+    let workers = scaling.begin(|range| serving.workers(&uri, &options, windows_bytes / u64::from(range.max)))?;
     serving.say(&listening, json, &text)?;
     let worker_memory_bytes = (!no_worker).then_some(windows_bytes);
     let BoundServer { server, connect, .. } = listening;
@@ -74,7 +79,11 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
         drain_timeout,
         connect,
         scripts,
+        scaling: workers.scaling(),
         writable: allow_write,
     };
-    until_interrupted_again(server.run(session, roles, stop)).await
+    let served = until_interrupted_again(server.run(session, roles, stop)).await;
+    // Waits for the workers.
+    drop(workers);
+    served
 }

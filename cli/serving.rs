@@ -1,5 +1,6 @@
 //! Options shared by `forebay serve` and `forebay worker`: addresses, memory, security.
 
+use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -14,7 +15,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::exit::{Interrupted, refuse};
 use crate::memory::MemoryDefaults;
 use crate::metrics::MetricsArguments;
+use crate::options;
 use crate::output::{self, Format};
+use crate::scaling::LocalWorkers;
 use crate::script;
 use crate::security::ServerSecurity;
 
@@ -86,6 +89,18 @@ impl ServingArguments {
             }
         }
         (windows_bytes, SessionOptions { lookup_memory_limit: Some(lookup_bytes), ..options })
+    }
+
+    /// Workers on this machine for the dispatcher `uri`, with its options, each with this memory for windows.
+    pub(crate) fn workers(&self, uri: &str, options: &SessionOptions, memory_bytes: u64) -> Result<LocalWorkers> {
+        let mut arguments: Vec<OsString> = options::of_worker(options).into_iter().map(Into::into).collect();
+        let host = self.host.to_string();
+        for (flag, value) in [("--dispatcher", uri), ("--host", &host), ("--memory-limit", &memory_bytes.to_string())] {
+            arguments.extend([flag.into(), value.into()]);
+        }
+        arguments.extend(self.no_local_socket.then(|| "--no-local-socket".into()));
+        arguments.extend(self.security.insecure().then(|| "--insecure".into()));
+        LocalWorkers::new(arguments, self.security.variables())
     }
 
     /// How long trainers may continue to read after the process was told to stop, if it was given.

@@ -81,6 +81,9 @@ fn print(status: &ClusterStatus) -> Result<()> {
         [] => output::line("no worker is in contact: start one with `forebay worker --dispatcher URI`")?,
         _ => output::table(&workers)?,
     }
+    if let Some(scaling) = &status.scaling {
+        output::line(&format!("\nwanted: {}", scaling.reason))?;
+    }
     if let Some(wait) = &status.store_wait {
         output::line(&format!("\nthe dispatcher {}", waits(wait)))?;
     }

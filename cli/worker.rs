@@ -23,6 +23,9 @@ pub(crate) struct Arguments {
     /// Port to listen on for trainers; 0 takes a free port.
     #[arg(long, default_value_t = 0)]
     port: u16,
+    /// Drain and stop at the end of standard input, as the server wants that started this worker.
+    #[arg(long, hide = true)]
+    end_with_stdin: bool,
     #[command(flatten)]
     session: WorkerFlags,
     #[command(flatten)]
@@ -47,8 +50,25 @@ fn dispatchers(list: &str) -> Result<Vec<String>> {
     }
 }
 
+/// Completes at the end of standard input; never, if that is not to be read.
+fn end_of_stdin(is_read: bool) -> Result<impl Future<Output = ()> + Send + 'static> {
+    let (ended, end) = tokio::sync::oneshot::channel();
+    if is_read {
+        // A thread of its own: the runtime would wait for one of its own when it ends.
+        std::thread::Builder::new().name("stdin".to_owned()).spawn(move || {
+            let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+            let _ = ended.send(());
+        })?;
+    }
+    Ok(async move {
+        if !is_read || end.await.is_err() {
+            std::future::pending().await
+        }
+    })
+}
+
 pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
-    let Arguments { dispatcher, port, session, serving } = arguments;
+    let Arguments { dispatcher, port, end_with_stdin, session, serving } = arguments;
     let dispatchers = dispatchers(&dispatcher)?;
     let (listening, signals) = serving.listen(port, true).await?;
     // Windows have the memory of `serving`.
@@ -56,7 +76,10 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
     let options = SessionOptions { window_memory_limit: Some(0), ..options };
     let session = script::session(&options, Path::new(""))?;
     let uri = serving.advertise.clone().unwrap_or_else(|| listening.server.uri());
-    let stop = signals.stop()?;
+    let (stop, parent) = (signals.stop()?, end_of_stdin(end_with_stdin)?);
+    let stop = async move {
+        tokio::select! { () = stop => {}, () = parent => {} }
+    };
     let text = format!("computing for {} on {uri}   (Ctrl-C drains and stops)", dispatchers.join(", "));
     serving.say(&listening, json!({ "uri": uri, "dispatchers": dispatchers }), &[text])?;
     let BoundServer { server, connect, .. } = listening;

@@ -142,6 +142,11 @@ impl<P: Plan> Dispatcher<P> {
         self.feeds.contains_key(feed)
     }
 
+    /// Returns whether a worker is in contact.
+    pub fn has_worker(&self, worker: WorkerId) -> bool {
+        self.workers.contains_key(&worker)
+    }
+
     /// Opens a feed, unless it is open.
     pub fn open(&mut self, feed: &Arc<str>, plan: P, now: Millis) {
         if self.feeds.contains_key(feed) {

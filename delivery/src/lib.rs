@@ -47,7 +47,7 @@ pub use clock::Millis;
 pub use cutter::{Cut, Cutter};
 pub use dispatcher::claiming::Unanswered;
 pub use dispatcher::group::JobStatus;
-pub use dispatcher::status::{FeedStatus, ReaderStatus, Status, WorkerStatus};
+pub use dispatcher::status::{FeedStatus, ReaderStatus, ScalingStatus, Status, WorkerStatus};
 pub use dispatcher::writing::WritingProgress;
 pub use dispatcher::{Dispatcher, DispatcherSettings, Replaced};
 pub use dynamic::{DynamicTrainer, STREAMS_OF_A_RANK_MAX};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow::datatypes::{Schema, SchemaRef};
 use arrow_flight::{Action, Criteria, FlightDescriptor, FlightInfo};
 use forebay_delivery::Status as ClusterStatus;
-use forebay_protocol::{Error, ErrorKind, Result};
+use forebay_protocol::{Error, ErrorKind, JobEstimate, Result};
 use futures::TryStreamExt;
 use serde::de::DeserializeOwned;
 use tokio::time::{Duration, Instant, sleep};
@@ -155,6 +155,12 @@ impl Client {
     pub(crate) async fn ask_for_job(&mut self, call: &JobCall) -> Result<JobAnswer> {
         let body = serde_json::to_vec(call).expect("plain data becomes JSON");
         self.act(Action::new(actions::JOB_SYNC, body)).await
+    }
+
+    /// Asks for a job's estimate.
+    pub(crate) async fn ask_for_estimate(&mut self, call: &JobCall) -> Result<JobEstimate> {
+        let body = serde_json::to_vec(call).expect("plain data becomes JSON");
+        self.act(Action::new(actions::JOB_ESTIMATE, body)).await
     }
 
     /// Turns to the next of several addresses that answers.

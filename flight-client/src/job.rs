@@ -1,6 +1,6 @@
 //! Has the workers of a server write samples to files, and waits for the end.
 
-use forebay_protocol::{Error, ErrorKind, JobOptions, Result};
+use forebay_protocol::{Error, ErrorKind, JobEstimate, JobOptions, Result};
 use tokio::time::{Duration, Instant, sleep};
 
 use crate::client::Client;
@@ -14,6 +14,21 @@ const RETRY_PAUSE: Duration = Duration::from_millis(500);
 const WITHOUT_WORKERS: Duration = Duration::from_secs(25);
 
 impl Client {
+    /// What [`materialize`](Self::materialize) would write, estimated by the server from a sample. Writes nothing.
+    ///
+    /// # Errors
+    /// Those of [`materialize`](Self::materialize), before the job begins; `Unsupported` for a server of a version
+    /// without estimates.
+    pub async fn estimate_job(
+        &mut self,
+        request: StreamRequest,
+        to: &str,
+        options: &JobOptions,
+    ) -> Result<JobEstimate> {
+        let call = JobCall { request, to: to.to_owned(), options: options.clone(), begins: false };
+        self.ask_for_estimate(&call).await
+    }
+
     /// Has the server's workers write the samples of a pipeline to files below `to`, a folder or URL as the server sees
     /// it. Shows each answer to `on_answer`, every half a second at least. The job continues until this ends or is
     /// dropped.

@@ -3,20 +3,20 @@
 //! A call is answered at once if there is news for its caller, otherwise when news arrives or after half a second. So
 //! every caller calls at least that often.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use forebay_delivery::messages::Report;
 use forebay_delivery::{
-    ClaimAnswer, Dispatcher, DispatcherSettings, Millis, ReaderSessions, RefusedReader, Replaced, Status, Unanswered,
-    WindowId, WorkerId, WritingProgress,
+    ClaimAnswer, Dispatcher, DispatcherSettings, Millis, ReaderSessions, RefusedReader, Replaced, ScalingStatus,
+    Status, Unanswered, WindowId, WorkerId, WritingProgress,
 };
 use forebay_engine::{
     Error, ErrorKind, Feed, FeedSpec, Job, JobSpec, Result, Session, build, operator_differences, operator_versions,
 };
 use forebay_flight_client::StreamRequest;
-use forebay_flight_client::wire::{ClaimCall, ReaderAnswer, ReaderCall, WorkerAnswer, WorkerCall};
+use forebay_flight_client::wire::{ClaimCall, ReaderAnswer, ReaderCall, WorkDone, WorkerAnswer, WorkerCall};
 use forebay_protocol::random_bytes;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -47,6 +47,9 @@ pub(crate) struct DispatcherService {
     state: Mutex<DispatcherState>,
     /// Behind a lock of its own: no call should wait while it writes to the log.
     journal: Mutex<Journal>,
+    /// What each worker has done for each feed, with the number of its threads.
+    work: Mutex<HashMap<WorkerId, (u32, BTreeMap<String, WorkDone>)>>,
+    scaling: Mutex<Option<ScalingStatus>>,
     changed: Notify,
     calls: UnansweredCalls,
     began: Instant,
@@ -93,6 +96,8 @@ impl DispatcherService {
                 sessions: ReaderSessions::default(),
             }),
             journal: Mutex::default(),
+            work: Mutex::default(),
+            scaling: Mutex::default(),
             changed: Notify::new(),
             calls: UnansweredCalls::default(),
             began: Instant::now(),
@@ -143,6 +148,7 @@ impl DispatcherService {
         }
         self.act(|state| state.dispatcher.worker_sync(sync, self.now())).map_err(|replaced| rival(&replaced))?;
         self.journal.lock().worker(sync);
+        self.work.lock().insert(sync.worker, (call.threads, call.work.clone()));
         let mut hanging_up = HangingUp { dispatcher: self, worker: (!sync.leaving).then_some(sync.worker) };
         let reply = self.poll(("worker", sync.worker), sync.seq, |state| {
             let Some(reply) = state.dispatcher.worker_reply(sync.worker, self.now()) else {
@@ -319,7 +325,20 @@ impl DispatcherService {
     }
 
     pub(crate) fn status(&self) -> Status {
-        self.state.lock().dispatcher.status(self.now())
+        Status { scaling: self.scaling.lock().clone(), ..self.state.lock().dispatcher.status(self.now()) }
+    }
+
+    /// What each worker in contact has done for each feed, with the number of its threads.
+    pub(crate) fn work(&self) -> HashMap<WorkerId, (u32, BTreeMap<String, WorkDone>)> {
+        let mut work = self.work.lock();
+        let state = self.state.lock();
+        work.retain(|worker, _| state.dispatcher.has_worker(*worker));
+        work.clone()
+    }
+
+    /// Sets how many workers there should be, and returns what was set before.
+    pub(crate) fn set_scaling(&self, scaling: ScalingStatus) -> Option<ScalingStatus> {
+        self.scaling.lock().replace(scaling)
     }
 
     /// The part of a status that a reader of these pipelines sees.
@@ -465,7 +484,13 @@ mod tests {
             refused: Vec::new(),
             store_wait: None,
         };
-        let same = WorkerCall { build: build().unwrap().clone(), operators: operator_versions().clone(), sync };
+        let same = WorkerCall {
+            build: build().unwrap().clone(),
+            operators: operator_versions().clone(),
+            sync,
+            work: Default::default(),
+            threads: 1,
+        };
         assert!(check_build(&same).is_ok());
         let refusal = |change: &dyn Fn(&mut WorkerCall)| {
             let mut call = same.clone();

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_delivery::{Plan, WindowId, WritingProgress};
-use forebay_engine::{Error, ErrorKind, FilePlan, JobProgress, Result, Session, WindowPlan};
+use forebay_engine::{Error, ErrorKind, FilePlan, JobEstimate, JobProgress, Result, Session, WindowPlan};
 use forebay_flight_client::wire::{JobAnswer, JobCall, JobResult};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -119,6 +119,13 @@ impl Jobs {
                 () = sleep_until(until) => return Ok(answer),
             }
         }
+    }
+
+    /// What the job would write.
+    pub(crate) async fn estimate(&self, call: &JobCall) -> Result<JobEstimate> {
+        let JobCall { request, to, options, .. } = call;
+        self.check_target(to)?;
+        self.session.job(&request.pipeline, &request.feed_options(), to, options).await?.estimate().await
     }
 
     /// Refuses a target that is not below a folder that jobs may write to, where links lead now.

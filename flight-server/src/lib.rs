@@ -63,6 +63,7 @@ mod metrics;
 mod peer_user;
 mod redacted;
 mod rotation;
+mod scaling;
 mod scripts;
 mod server;
 mod service;
@@ -78,8 +79,10 @@ mod worker;
 
 pub use auth::{Access, AccessTokens};
 pub use certificate::CertificateRoles;
+pub use forebay_policy as policy;
 pub use metrics::MetricsEndpoint;
 pub use rotation::Reload;
+pub use scaling::{Scaler, Scaling};
 pub use scripts::Scripts;
 pub use server::{Roles, Security, Server};
 pub use tls::ServerTls;

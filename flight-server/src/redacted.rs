@@ -38,6 +38,8 @@ pub(crate) fn redacted(mut status: Status, readable: Option<&HashSet<Arc<str>>>,
     }
     if readable.is_some() {
         status.store_wait.iter_mut().for_each(|wait| wait.object.clear());
+        // Its rates are those of all pipelines.
+        status.scaling = None;
         // An error of a script quotes its text, which may hold any pipeline.
         status.scripts_failed.clear();
     }

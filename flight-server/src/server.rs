@@ -26,6 +26,7 @@ use crate::logins::FailedLogins;
 use crate::metrics::health::Health;
 use crate::metrics::{Metrics, MetricsEndpoint, SecurityState};
 use crate::rotation::{Reload, Rotation, RotationState};
+use crate::scaling::{Scaling, ScalingService};
 use crate::scripts::Scripts;
 use crate::service::{ProcessRoles, ProcessService};
 use crate::tls::ServerTls;
@@ -84,6 +85,8 @@ pub struct Roles {
     pub connect: ConnectOptions,
     /// The scripts behind the session of a dispatcher, if they can be opened again.
     pub scripts: Option<Arc<dyn Scripts>>,
+    /// How many workers a dispatcher should have, and who starts them.
+    pub scaling: Scaling,
     /// The folders and URLs below which operators may have a dispatcher's workers write files.
     pub writable: Vec<String>,
 }
@@ -99,6 +102,7 @@ impl Default for Roles {
             drain_timeout: None,
             connect,
             scripts: None,
+            scaling: Scaling::default(),
             writable: Vec::new(),
         }
     }
@@ -247,6 +251,10 @@ impl Server {
             Some(_) => Some(Arc::new(Jobs::new(Arc::clone(&session), &roles.writable)?)),
             None => None,
         };
+        let scaling = match &dispatcher {
+            Some(dispatcher) => Some(ScalingService::new(Arc::clone(dispatcher), roles.scaling)?),
+            None => None,
+        };
         let process = ProcessRoles {
             dispatcher: dispatcher.clone(),
             worker: worker.clone(),
@@ -273,6 +281,12 @@ impl Server {
                 _ => std::future::pending().await,
             }
         };
+        let deciding = async {
+            match &scaling {
+                Some(scaling) => scaling.run().await,
+                None => std::future::pending().await,
+            }
+        };
         let computing = async {
             match &worker {
                 Some(worker) => worker.run(link).await,
@@ -293,7 +307,7 @@ impl Server {
         let has_local = roles.local_socket && self.security.tls.is_none();
         let local = worker.as_ref().filter(|_| has_local).and_then(|worker| listen::local(worker.id()));
         let serving = self.answer(service, local, streams_drain, stop);
-        tokio::pin!(serving, watching, computing, reloading);
+        tokio::pin!(serving, watching, deciding, computing, reloading);
         let mut drained = Some(drained);
         loop {
             tokio::select! {
@@ -302,6 +316,7 @@ impl Server {
                     return served;
                 }
                 () = &mut watching => {}
+                () = &mut deciding => {}
                 () = &mut reloading => {}
                 computed = &mut computing, if drained.is_some() => {
                     computed?;

@@ -429,14 +429,17 @@ impl FlightService for ProcessService {
                 self.check_feed(&request, &feed, &permit)?;
                 answer(&answered)
             }
-            actions::JOB_SYNC => {
+            actions::JOB_SYNC | actions::JOB_ESTIMATE => {
                 caller.check_operator()?;
                 let call: JobCall = read(&body)?;
                 permit.check_version()?;
                 permit.pipelines.check(&call.request.pipeline)?;
                 limits::check(&call.request, caller).map_err(|error| status(&error))?;
                 let jobs = self.roles.jobs.as_ref().ok_or_else(|| failure(ErrorKind::Internal, "no jobs"))?;
-                answer(&jobs.ask(dispatcher, call).await)
+                match r#type.as_str() {
+                    actions::JOB_ESTIMATE => answer(&jobs.estimate(&call).await),
+                    _ => answer(&jobs.ask(dispatcher, call).await),
+                }
             }
             actions::FEED_SPEC => answer(&dispatcher.spec(&read::<String>(&body)?)),
             actions::FEED_TRACE => answer(&self.trace(read(&body)?, &permit).await?),
@@ -455,6 +458,7 @@ impl FlightService for ProcessService {
             (actions::STATUS, "Feeds, workers and readers, as JSON"),
             (actions::RELOAD, "Opens scripts again that changed, for an operator"),
             (actions::JOB_SYNC, "A job that writes samples to files to how far it is, for an operator"),
+            (actions::JOB_ESTIMATE, "A job to what it would write, for an operator"),
             (actions::READER_SYNC, "A trainer's state to its next routes"),
             (actions::CLAIM_SYNC, "A rank's claims to those it may take next"),
             (actions::WORKER_SYNC, "A worker's state to the windows it should hold"),

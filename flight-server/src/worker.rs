@@ -293,7 +293,14 @@ impl WorkerService {
 
     fn call(&self, leaving: bool) -> WorkerCall {
         let sync = WorkerSync { leaving, store_wait: self.store_wait(), ..self.machine.lock().sync() };
-        WorkerCall { build: self.build.clone(), operators: operator_versions().clone(), sync }
+        let threads = self.session.threads();
+        WorkerCall {
+            build: self.build.clone(),
+            operators: operator_versions().clone(),
+            sync,
+            work: self.metrics.work(threads),
+            threads: u32::try_from(threads).unwrap_or(u32::MAX),
+        }
     }
 
     /// Carries out the dispatcher's answer. Returns whether any window is leased.
@@ -597,7 +604,13 @@ mod tests {
             (0..500).for_each(|feed| _ = machine.refuse(format!("{feed:064}").into(), report.clone()));
             let sync = machine.sync();
             assert!(machine.has_more());
-            let call = WorkerCall { build: build().unwrap().clone(), operators: operator_versions().clone(), sync };
+            let call = WorkerCall {
+                build: build().unwrap().clone(),
+                operators: operator_versions().clone(),
+                sync,
+                work: Default::default(),
+                threads: 1,
+            };
             let bytes = serde_json::to_vec(&call).unwrap().len();
             assert!(bytes < REQUEST_BYTES_MAX * 9 / 10, "{bytes} bytes");
         }

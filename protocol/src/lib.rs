@@ -25,6 +25,7 @@ mod error;
 mod from_datafusion;
 #[cfg(feature = "storage")]
 mod from_storage;
+mod job_estimate;
 mod length_buckets;
 mod options;
 mod random;
@@ -35,6 +36,7 @@ pub use batch::Batch;
 pub use build::{Build, VERSION_HEADER, version};
 pub use error::{Error, ErrorKind, Result};
 pub use forebay_delivery::{Start, Token, WindowKey};
+pub use job_estimate::JobEstimate;
 pub use length_buckets::{Boundaries, LengthBuckets, check_global_batch_size};
 pub use options::{
     CacheMode, DeliveryMode, EPOCHS_MAX, FeedOptions, FeedSettings, JobOptions, OFFSET_MAX, OnError, OptionKind,

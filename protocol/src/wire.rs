@@ -92,6 +92,8 @@ pub mod actions {
     pub const CLAIM_SYNC: &str = "claim.sync";
     /// A [`JobCall`](super::JobCall) to a [`JobAnswer`](super::JobAnswer).
     pub const JOB_SYNC: &str = "job.sync";
+    /// A [`JobCall`](super::JobCall) to the job's [`JobEstimate`](crate::JobEstimate). Writes nothing.
+    pub const JOB_ESTIMATE: &str = "job.estimate";
     /// A feed's id to what a worker needs to compute it, or a job's to what a worker needs to write its files.
     pub const FEED_SPEC: &str = "feed.spec";
     /// A [`SnapshotCall`](super::SnapshotCall) to the text of a snapshot, with one answer per piece.
@@ -238,6 +240,23 @@ pub struct WorkerCall {
     pub operators: BTreeMap<String, u32>,
     /// Its state.
     pub sync: WorkerSync,
+    /// What it has done for each feed since it opened it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub work: BTreeMap<String, WorkDone>,
+    /// The number of its threads.
+    #[serde(default)]
+    pub threads: u32,
+}
+
+/// What a worker has done for a feed since it opened it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct WorkDone {
+    /// Windows that it has read and filtered.
+    pub windows: u64,
+    /// Samples that it has computed.
+    pub samples: u64,
+    /// Seconds of its threads that this took.
+    pub thread_seconds: f64,
 }
 
 /// The answer to a worker.

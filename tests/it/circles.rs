@@ -20,6 +20,7 @@ const ROOTS: &[&str] = &[
     "fuzz/src/lib.rs",
     "jpeg/src/lib.rs",
     "operators/src/lib.rs",
+    "policy/src/lib.rs",
     "protocol/src/lib.rs",
     "python/src/lib.rs",
     "sql/src/lib.rs",

@@ -28,7 +28,14 @@ const EDGES: &[(&str, &[&str])] = &[
     ),
     (
         "forebay-flight-server",
-        &["forebay-delivery", "forebay-diagnostics", "forebay-engine", "forebay-flight-client", "forebay-protocol"],
+        &[
+            "forebay-delivery",
+            "forebay-diagnostics",
+            "forebay-engine",
+            "forebay-flight-client",
+            "forebay-policy",
+            "forebay-protocol",
+        ],
     ),
     ("forebay-flight-client", &["forebay-arrays", "forebay-delivery", "forebay-protocol"]),
     (
@@ -46,6 +53,7 @@ const EDGES: &[(&str, &[&str])] = &[
     // Storage is an optional feature of this crate, for the conversion of its errors.
     ("forebay-protocol", &["forebay-arrays", "forebay-delivery", "forebay-diagnostics", "forebay-storage"]),
     ("forebay-delivery", &[]),
+    ("forebay-policy", &["forebay-diagnostics"]),
     ("forebay-diagnostics", &[]),
     ("forebay-sql", &["forebay-diagnostics", "forebay-operators"]),
     ("forebay-operators", &["forebay-arrays", "forebay-diagnostics", "forebay-jpeg"]),
@@ -151,6 +159,7 @@ const LIBRARIES: &[&str] = &[
     "flight-client",
     "flight-server",
     "operators",
+    "policy",
     "protocol",
     "python/src",
     "sql",

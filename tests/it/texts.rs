@@ -176,6 +176,7 @@ const ROOMS: &[&str] = &[
     "flight-server",
     "jpeg",
     "operators",
+    "policy",
     "protocol",
     "python",
     "sql",

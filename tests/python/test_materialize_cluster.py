@@ -95,6 +95,16 @@ def test_workers_write_what_one_process_writes(folder, alone):
             assert divided["rows"] == ROWS - 6 and len(digests(folder / "out/c/one=1")) == FILES == divided["files"]
 
 
+def test_a_server_estimates_what_its_workers_would_write(folder, alone):
+    with Server(folder / "train.sql", "--allow-write", str(folder)) as server:
+        estimate = end(begin(server.uri, folder / "out", "--dry-run"))
+        assert not (folder / "out").exists()
+        assert (estimate["files"], estimate["files_written"], estimate["is_complete"]) == (FILES, 0, False)
+        written = end(begin(server.uri, folder / "out"))
+        assert estimate["job"] == written["job"] and 0.3 < estimate["bytes"] / written["bytes"] < 3
+        assert end(begin(server.uri, folder / "out", "--dry-run"))["is_complete"]
+
+
 def test_what_is_refused(folder):
     tokens = folder / "tokens"
     tokens.write_text("reads-only-but-long reader train\noperates-all-but-long operator\n")
@@ -109,7 +119,7 @@ def test_what_is_refused(folder):
         (folder / "out/used").mkdir(parents=True)
         (folder / "out/used/notes.txt").write_text("mine")
         assert "notes.txt" in refused(server.uri, folder / "out/used")
-        assert "--dry-run" in refused(server.uri, folder / "out/a", "--dry-run")
+        assert "does not write to" in refused(server.uri, folder / "other", "--dry-run")
         assert sorted(path.name for path in (folder / "out").iterdir()) == ["used"]
     with Server(folder / "train.sql") as server:
         error = refused(server.uri, folder / "out/a")

@@ -38,9 +38,21 @@ pub struct Status {
     /// Scripts that could not be opened again, with the error. Their earlier versions are served.
     #[serde(default)]
     pub scripts_failed: Vec<(String, String)>,
+    /// How many workers there should be, if that was decided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scaling: Option<ScalingStatus>,
     /// What the dispatcher itself waits for from object stores, if it has waited for long and is no worker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store_wait: Option<StoreWait>,
+}
+
+/// How many workers there should be.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScalingStatus {
+    /// The number, without workers that are about to stop.
+    pub workers: u32,
+    /// Why, and what would change it.
+    pub reason: String,
 }
 
 /// An open feed.
@@ -169,6 +181,7 @@ impl<P: Plan> Dispatcher<P> {
             workers: workers.collect(),
             workers_lost: self.workers_lost,
             scripts_failed: Vec::new(),
+            scaling: None,
             store_wait: None,
         }
     }

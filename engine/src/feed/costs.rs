@@ -7,11 +7,16 @@ use std::time::Instant;
 use forebay_operators::{CallCost, CallCosts};
 use serde::{Deserialize, Serialize};
 
+use super::window::READS_MAX;
+
 /// What a feed has cost in this process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FeedCosts {
     /// Windows that were prepared.
     pub windows: u64,
+    /// Samples that were computed. Windows that are computed again count again.
+    #[serde(default)]
+    pub samples: u64,
     /// Seconds until row ranges were read and decoded, including the time that stores took. Ranges are read at the
     /// same time, so the sum may exceed the time that passed.
     pub reading: f64,
@@ -28,6 +33,12 @@ pub struct FeedCosts {
 }
 
 impl FeedCosts {
+    /// Seconds that a process with `threads` threads needs all of them for, summed over the threads. Reading takes
+    /// threads or the store's time: several ranges are read at once, as many as reads may be under way.
+    pub fn thread_seconds(&self, threads: usize) -> f64 {
+        (self.preparing + self.transforming).max(self.reading * threads as f64 / READS_MAX as f64)
+    }
+
     /// What was spent since `earlier`.
     pub(crate) fn since(&self, earlier: &Self) -> Self {
         let calls = self.calls.iter().enumerate().map(|(at, call)| match earlier.calls.get(at) {
@@ -42,6 +53,7 @@ impl FeedCosts {
         });
         Self {
             windows: self.windows - earlier.windows,
+            samples: self.samples - earlier.samples,
             reading: self.reading - earlier.reading,
             preparing: self.preparing - earlier.preparing,
             transforming: self.transforming - earlier.transforming,
@@ -54,6 +66,7 @@ impl FeedCosts {
     /// Adds what was spent elsewhere on the same feed.
     pub(crate) fn add(&mut self, other: Self) {
         self.windows += other.windows;
+        self.samples += other.samples;
         self.reading += other.reading;
         self.preparing += other.preparing;
         self.transforming += other.transforming;
@@ -84,6 +97,7 @@ pub struct CostMeter {
 #[derive(Debug, Default)]
 struct Steps {
     windows: AtomicU64,
+    samples: AtomicU64,
     nanoseconds: [AtomicU64; 5],
 }
 
@@ -112,11 +126,16 @@ impl CostMeter {
         self.steps.windows.fetch_add(1, Ordering::Relaxed);
     }
 
+    pub(super) fn count_samples(&self, samples: usize) {
+        self.steps.samples.fetch_add(samples as u64, Ordering::Relaxed);
+    }
+
     /// The costs until now. Calls count those of all feeds of the pipeline in this process.
     pub fn costs(&self) -> FeedCosts {
         let seconds = |step: Step| self.steps.nanoseconds[step as usize].load(Ordering::Relaxed) as f64 / 1e9;
         FeedCosts {
             windows: self.steps.windows.load(Ordering::Relaxed),
+            samples: self.steps.samples.load(Ordering::Relaxed),
             reading: seconds(Step::Reading),
             preparing: seconds(Step::Preparing),
             transforming: seconds(Step::Transforming),

@@ -28,7 +28,6 @@ use forebay_storage::artifact::{Artifact, Catalog, Claim, JobState, Lineage, Par
 use forebay_storage::writers::{DataFile, OutputFormat};
 use futures::{StreamExt, TryStreamExt, stream};
 
-pub use estimate::JobEstimate;
 pub use materialized::Materialized;
 pub use progress::JobProgress;
 pub use shared::{FilePlan, JobSpec, SharedJob};

@@ -86,6 +86,11 @@ impl Session {
         self.executor.busy()
     }
 
+    /// The threads that compute.
+    pub fn threads(&self) -> usize {
+        self.executor.threads()
+    }
+
     /// URL or absolute path of the folder that Forebay writes to.
     pub fn root(&self) -> &str {
         &self.root

@@ -12,7 +12,9 @@ pub(super) fn write(page: &mut Page<'_>, dispatcher: &DispatcherService) -> fmt:
     let (status, reading) = dispatcher.observe();
     let workers = &status.workers;
     page.single("forebay_dispatcher_workers", "Workers in contact", workers.len() as f64)?;
+    let wanted = status.scaling.as_ref().map_or(0.0, |scaling| f64::from(scaling.workers));
     page.total("forebay_dispatcher_workers_lost", "Workers that fell silent", status.workers_lost as f64)?;
+    page.single("forebay_dispatcher_workers_wanted", "Workers that there should be", wanted)?;
     let of = |value: fn(&WorkerStatus) -> f64| {
         workers.iter().map(move |worker| ([("worker", worker.address.as_str())], value(worker)))
     };

@@ -149,7 +149,13 @@ mod tests {
             store_wait: None,
         };
         let operators = forebay_engine::operator_versions().clone();
-        WorkerCall { build: forebay_engine::build().unwrap().clone(), operators, sync }
+        WorkerCall {
+            build: forebay_engine::build().unwrap().clone(),
+            operators,
+            sync,
+            work: Default::default(),
+            threads: 1,
+        }
     }
 
     fn reader_call(feed: &Arc<str>, seq: u64, samples: u64) -> ReaderCall {

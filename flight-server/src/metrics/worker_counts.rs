@@ -1,10 +1,11 @@
 //! Counters of a worker, for its metrics.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use forebay_engine::{CostMeter, StoredState, WindowKey};
+use forebay_flight_client::wire::WorkDone;
 use parking_lot::Mutex;
 use prometheus_client::metrics::histogram::Histogram;
 use tokio::time::Instant;
@@ -79,6 +80,17 @@ impl WorkerMetrics {
     /// From now on, `meter` counts the costs of a feed.
     pub(crate) fn meter(&self, feed: &str, meter: &CostMeter) {
         *self.feeds.get(feed, || FeedCounts::new("")).meter.lock() = Some(meter.clone());
+    }
+
+    /// What was done for the feeds that are open, by a worker with `threads` threads.
+    pub(crate) fn work(&self, threads: usize) -> BTreeMap<String, WorkDone> {
+        let feeds = self.feeds.all().into_iter();
+        let work = feeds.filter_map(|(feed, counts)| {
+            let costs = counts.meter.lock().as_ref()?.costs();
+            let (windows, samples) = (costs.windows, costs.samples);
+            Some((feed.to_string(), WorkDone { windows, samples, thread_seconds: costs.thread_seconds(threads) }))
+        });
+        work.filter(|(_, done)| done.windows > 0).collect()
     }
 
     /// A window was leased to this worker.

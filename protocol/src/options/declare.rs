@@ -67,7 +67,7 @@ macro_rules! declare_options {
         }
 
         /// Options of a session. An option that is `None` takes its default.
-        #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+        #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(deny_unknown_fields, default)]
         pub struct SessionOptions {
             $( $(#[doc = $session_docs])+

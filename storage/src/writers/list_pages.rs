@@ -6,6 +6,7 @@
 //! reader of Parquet reads it.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::buffer::NullBuffer;
@@ -20,6 +21,7 @@ use parquet::file::writer::{SerializedPageWriter, TrackedWrite};
 use parquet::schema::types::ColumnDescPtr;
 
 use super::cells::number_bytes;
+use super::pieces::Pieces;
 
 /// Items of a list from which runs of levels are shorter than levels. Lists of fewer items are for the general encoder.
 const MANY: usize = 64;
@@ -92,7 +94,7 @@ impl ListLayout {
 struct Lists<'a> {
     ends: Ends<'a>,
     nulls: Option<&'a NullBuffer>,
-    items: &'a [u8],
+    values: &'a ArrayRef,
     null_items: Option<&'a NullBuffer>,
 }
 
@@ -119,9 +121,9 @@ impl<'a> Lists<'a> {
             }
             _ => return None,
         };
-        let (items, _) = number_bytes(values)?;
+        number_bytes(values)?;
         let null_items = values.nulls().filter(|nulls| nulls.null_count() > 0);
-        Some(Self { ends, nulls: column.nulls(), items, null_items })
+        Some(Self { ends, nulls: column.nulls(), values, null_items })
     }
 
     /// The items of consecutive rows.
@@ -140,7 +142,7 @@ impl<'a> Lists<'a> {
 pub(super) struct ListChunk {
     layout: ListLayout,
     column: ColumnDescPtr,
-    sink: TrackedWrite<Vec<u8>>,
+    sink: TrackedWrite<Pieces>,
     page: PageInProgress,
     offsets: OffsetIndexBuilder,
     dictionary: Option<u64>,
@@ -157,7 +159,10 @@ struct PageInProgress {
     levels: u32,
     repetition: Runs,
     definition: Runs,
-    items: Vec<u8>,
+    /// Items of arrays. They are copied once, into the page.
+    items: Vec<(ArrayRef, Range<usize>)>,
+    /// The number of these items.
+    count: usize,
 }
 
 impl ListChunk {
@@ -165,7 +170,7 @@ impl ListChunk {
         Self {
             layout,
             column,
-            sink: TrackedWrite::new(Vec::new()),
+            sink: TrackedWrite::new(Pieces::default()),
             page: PageInProgress::default(),
             offsets: OffsetIndexBuilder::new(),
             dictionary: None,
@@ -181,7 +186,8 @@ impl ListChunk {
         let lists = Lists::of(column).ok_or_else(|| ParquetError::General("a column changed its type".to_owned()))?;
         for row in 0..column.len() {
             self.page.add(&lists, row, &self.layout)?;
-            if self.page.rows == self.layout.page_rows || self.page.items.len() >= self.layout.page_bytes {
+            if self.page.rows == self.layout.page_rows || self.page.count * self.layout.width >= self.layout.page_bytes
+            {
                 self.end_page()?;
             }
         }
@@ -190,11 +196,11 @@ impl ListChunk {
 
     /// About the bytes in memory.
     pub(super) fn bytes(&self) -> usize {
-        self.sink.bytes_written() + self.page.items.len()
+        self.sink.bytes_written() + self.page.count * self.layout.width
     }
 
     /// Ends the chunk.
-    pub(super) fn close(mut self) -> Result<(Bytes, ColumnCloseResult)> {
+    pub(super) fn close(mut self) -> Result<(Pieces, ColumnCloseResult)> {
         // A chunk has a page, even without rows.
         if self.page.rows > 0 || self.first_page.is_none() {
             self.end_page()?;
@@ -226,7 +232,7 @@ impl ListChunk {
             column_index: None,
             offset_index: Some(self.offsets.build()),
         };
-        Ok((self.sink.into_inner()?.into(), close))
+        Ok((self.sink.into_inner()?, close))
     }
 
     fn end_page(&mut self) -> Result<()> {
@@ -296,14 +302,14 @@ impl PageInProgress {
         match lists.null_items {
             None => {
                 self.definition.add(levels.item, items.len() as u64);
-                self.items.extend_from_slice(&lists.items[items.start * layout.width..items.end * layout.width]);
+                self.push(lists.values, items);
             }
             Some(nulls) => {
                 for item in items {
                     let is_there = nulls.is_valid(item);
                     self.definition.add(if is_there { levels.item } else { levels.null_item }, 1);
                     if is_there {
-                        self.items.extend_from_slice(&lists.items[item * layout.width..(item + 1) * layout.width]);
+                        self.push(lists.values, item..item + 1);
                     }
                 }
             }
@@ -311,29 +317,42 @@ impl PageInProgress {
         Ok(())
     }
 
+    fn push(&mut self, values: &ArrayRef, items: Range<usize>) {
+        self.count += items.len();
+        match self.items.last_mut() {
+            Some((last, before)) if Arc::ptr_eq(last, values) && before.end == items.start => before.end = items.end,
+            _ => self.items.push((Arc::clone(values), items)),
+        }
+    }
+
     fn encoded(mut self, layout: &ListLayout) -> Result<Vec<u8>> {
-        let mut page = Vec::with_capacity(self.items.len() + 64);
+        let mut page = Vec::with_capacity(self.count * layout.width + 64);
         for levels in [&mut self.repetition, &mut self.definition] {
             let runs = levels.finish();
             page.extend_from_slice(&u32::try_from(runs.len()).map_err(too_long)?.to_le_bytes());
             page.extend_from_slice(runs);
         }
+        let width = layout.width;
+        let items = self.items.iter().map(|(values, items)| {
+            let (bytes, _) = number_bytes(values).unwrap_or_default();
+            bytes.get(items.start * width..items.end * width).unwrap_or_default()
+        });
         match layout.items {
-            Items::Plain => page.extend_from_slice(&self.items),
+            Items::Plain => items.for_each(|items| page.extend_from_slice(items)),
             Items::Split => {
-                for byte in 0..layout.width {
-                    page.extend(self.items.iter().skip(byte).step_by(layout.width));
+                for byte in 0..width {
+                    items.clone().for_each(|items| page.extend(items.iter().skip(byte).step_by(width)));
                 }
             }
             Items::Bytes { .. } => {
                 page.push(8);
                 // Packed indices come in groups of eight; the last group is filled up.
-                let groups = self.items.len().div_ceil(8);
+                let groups = self.count.div_ceil(8);
                 if groups > 0 {
                     push_varint(&mut page, (groups as u64) << 1 | 1);
                 }
-                page.extend_from_slice(&self.items);
-                page.resize(page.len() + groups * 8 - self.items.len(), 0);
+                items.for_each(|items| page.extend_from_slice(items));
+                page.resize(page.len() + groups * 8 - self.count, 0);
             }
         }
         Ok(page)

@@ -64,6 +64,7 @@ mod mds_index;
 mod npy;
 mod output_format;
 mod parquet;
+mod pieces;
 mod plain;
 mod refusals;
 mod registry;

@@ -20,6 +20,7 @@ use super::compressed::{COMPRESSION, compression};
 use super::format::{FileWriter, NewFile, WriteDescriptor, WriteFormat, unwritable};
 use super::leaves::{Leaf, leaves};
 use super::list_pages::{ListChunk, ListLayout};
+use super::pieces::Pieces;
 use super::plain::Plain;
 use super::refusals::{any_type, refuse};
 use crate::Result;
@@ -100,7 +101,7 @@ struct ParquetWriter {
 
 /// Encodes row groups.
 struct Encoder {
-    file: SerializedFileWriter<Vec<u8>>,
+    file: SerializedFileWriter<Pieces>,
     general: ArrowRowGroupWriterFactory,
     schema: SchemaRef,
     /// The layouts of the columns that are [lists of many numbers](super::list_pages).
@@ -149,14 +150,14 @@ impl FileWriter for ParquetWriter {
 
     fn take(&mut self) -> Result<Option<Bytes>> {
         let Some(encoder) = &mut self.encoder else { return Ok(None) };
-        let bytes = std::mem::take(encoder.file.inner_mut());
-        self.taken += bytes.len() as u64;
-        Ok((!bytes.is_empty()).then(|| bytes.into()))
+        let taken = encoder.file.inner_mut().pop();
+        self.taken += taken.as_ref().map_or(0, Bytes::len) as u64;
+        Ok(taken)
     }
 
     fn bytes(&self) -> u64 {
         let of = |encoder: &Encoder| {
-            encoder.file.inner().len() + encoder.group.columns.iter().map(Column::bytes).sum::<usize>()
+            encoder.file.inner().left() + encoder.group.columns.iter().map(Column::bytes).sum::<usize>()
         };
         self.taken + self.encoder.as_ref().map_or(0, of) as u64
     }
@@ -169,7 +170,7 @@ impl ParquetWriter {
         let page_rows = 1 << rows.ilog2();
         let schema = self.plain.schema();
         let properties = properties(schema, &first.rows, page_rows, self.compression)?;
-        let (file, general) = ArrowWriter::try_new(Vec::new(), SchemaRef::clone(schema), Some(properties))
+        let (file, general) = ArrowWriter::try_new(Pieces::default(), SchemaRef::clone(schema), Some(properties))
             .and_then(ArrowWriter::into_serialized_writer)
             .map_err(|error| unwritable(DESCRIPTOR.name, error))?;
         let list =
@@ -237,8 +238,8 @@ impl Encoder {
                     leaves.into_iter().try_for_each(|leaf| leaf.close()?.append_to_row_group(&mut group))?;
                 }
                 Column::Lists(chunk) => {
-                    let (bytes, close) = chunk.close()?;
-                    group.append_column(&bytes, close)?;
+                    let (pieces, close) = chunk.close()?;
+                    group.append_column(&pieces, close)?;
                 }
             }
         }
