@@ -98,6 +98,7 @@ impl ServingArguments {
         for (flag, value) in [("--dispatcher", uri), ("--host", &host), ("--memory-limit", &memory_bytes.to_string())] {
             arguments.extend([flag.into(), value.into()]);
         }
+        arguments.extend(self.drain_timeout.map(|seconds| format!("--drain-timeout={seconds}").into()));
         arguments.extend(self.no_local_socket.then(|| "--no-local-socket".into()));
         arguments.extend(self.security.insecure().then(|| "--insecure".into()));
         LocalWorkers::new(arguments, self.security.variables())

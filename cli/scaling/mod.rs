@@ -135,10 +135,11 @@ impl ScalingArguments {
             refuse!("{error}");
         }
         let trace = self.policy_trace.as_ref().map(|path| {
-            let place = || format!("cannot write --policy-trace \"{}\"", path.display());
-            let mut file = File::options().create(true).append(true).open(path).with_context(place)?;
-            writeln!(file, "{}", policy::trace::header(&settings)).with_context(place)?;
-            anyhow::Ok(file)
+            let file = File::options().create(true).append(true).open(path);
+            match file.and_then(|mut file| writeln!(file, "{}", policy::trace::header(&settings)).map(|()| file)) {
+                Ok(file) => anyhow::Ok(file),
+                Err(error) => refuse!("--policy-trace: cannot write \"{}\": {error}", path.display()),
+            }
         });
         let trace = trace.transpose()?;
         let (sender, decisions) = channel();

@@ -7,7 +7,8 @@ use std::time::Instant;
 use forebay_operators::{CallCost, CallCosts};
 use serde::{Deserialize, Serialize};
 
-use super::window::READS_MAX;
+/// Maximum number of row ranges of one window to read at a time.
+pub(super) const READS_MAX: usize = 16;
 
 /// What a feed has cost in this process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -9,9 +9,9 @@ use arrow::array::{RecordBatch, UInt64Array};
 use forebay_storage::{BadRead, RowRange};
 use futures::{StreamExt, TryStreamExt, stream};
 
+use super::costs::READS_MAX;
 use super::feed_core::FeedCore;
 use super::rows_read::limited;
-use super::window::READS_MAX;
 use crate::compile::{BadRow, Lookup, LookupPlan, SourceRows, Stage};
 use crate::error::{Error, ErrorKind, Result};
 

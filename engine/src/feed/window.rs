@@ -21,7 +21,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::buckets::{Grouped, group};
 use super::copy_out::copied_out;
-use super::costs::{CostMeter, Step};
+use super::costs::{CostMeter, READS_MAX, Step};
 use super::feed_core::FeedCore;
 use super::memo::{Made, Memo, Wanted};
 use super::rows_read::{limited, with_keys};
@@ -29,8 +29,6 @@ use super::shared_texts;
 use crate::compile::{BadRow, Lookup, MadeSoFar, SourceRows, Stage, TransformedRows};
 use crate::error::{Error, Result};
 
-/// Maximum number of row ranges of one window to read at a time.
-pub(super) const READS_MAX: usize = 16;
 /// Small reads (a media file is one row) are concatenated up to this size, to keep the number of arrays low.
 const GROUP_BYTES: usize = 1 << 20;
 const GROUP_ROWS: usize = 4096;
