@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::{Args, Subcommand};
 use forebay_engine::Error;
 use forebay_flight_server::policy::trace;
@@ -32,7 +32,10 @@ enum Command {
 
 pub(crate) fn execute(arguments: &Arguments) -> Result<()> {
     let Command::Replay { file, output } = &arguments.command;
-    let opened = File::open(file).with_context(|| format!("cannot read \"{}\"", file.display()))?;
+    let opened = File::open(file).map_err(|error| {
+        Error::invalid(format!("cannot read \"{}\": {error}", file.display()))
+            .with_hint("give the file of `forebay serve --policy-trace`")
+    })?;
     let replayed = trace::replay(BufReader::new(opened)).map_err(|wrong| {
         let message = format!("\"{}\", line {}: {}", file.display(), wrong.line, wrong.error.message);
         Error::invalid(message).with_hint(wrong.error.hint)

@@ -63,7 +63,7 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
     if !failed.is_empty() {
         json["failed"] = failed.iter().map(|(pipeline, error)| (pipeline.clone(), json!(error.message()))).collect();
     }
-    let workers = scaling.begin(|range| serving.workers(&uri, &options, windows_bytes / u64::from(range.max)))?;
+    let workers = scaling.begin(|range| serving.workers(&uri, &options, windows_bytes, range))?;
     serving.say(&listening, json, &text)?;
     let worker_memory_bytes = (!no_worker).then_some(windows_bytes);
     let BoundServer { server, connect, .. } = listening;

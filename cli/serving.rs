@@ -17,7 +17,7 @@ use crate::memory::MemoryDefaults;
 use crate::metrics::MetricsArguments;
 use crate::options;
 use crate::output::{self, Format};
-use crate::scaling::LocalWorkers;
+use crate::scaling::{LocalWorkers, WorkerRange};
 use crate::script;
 use crate::security::ServerSecurity;
 
@@ -92,7 +92,29 @@ impl ServingArguments {
     }
 
     /// Workers on this machine for the dispatcher `uri`, with its options, each with this memory for windows.
-    pub(crate) fn workers(&self, uri: &str, options: &SessionOptions, memory_bytes: u64) -> Result<LocalWorkers> {
+    pub(crate) fn workers(
+        &self,
+        uri: &str,
+        options: &SessionOptions,
+        memory_bytes: u64,
+        range: WorkerRange,
+    ) -> Result<LocalWorkers> {
+        // Together they take what the server may take.
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let (most, share) = (u64::from(range.max), usize::try_from(range.max).unwrap_or(usize::MAX));
+        let options = &SessionOptions {
+            threads: options.threads.or(Some((cores / share).max(1))),
+            lookup_memory_limit: options.lookup_memory_limit.map(|bytes| (bytes / most).max(1)),
+            ..options.clone()
+        };
+        let memory_bytes = (memory_bytes / most).max(1);
+        if self.host.is_unspecified() {
+            refuse!(
+                "--workers starts workers that trainers reach at ports of their own, and {} stands for every address \
+                 of this machine\nhint: give --host the address at which trainers reach it",
+                self.host
+            );
+        }
         let mut arguments: Vec<OsString> = options::of_worker(options).into_iter().map(Into::into).collect();
         let host = self.host.to_string();
         for (flag, value) in [("--dispatcher", uri), ("--host", &host), ("--memory-limit", &memory_bytes.to_string())] {

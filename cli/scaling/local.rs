@@ -15,7 +15,7 @@ use super::Workers;
 
 /// A worker that ends sooner than this has a reason to, and the next one waits.
 const SOON: Duration = Duration::from_secs(5);
-const PAUSE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_secs(2);
 /// How long workers may take to end with the server. Trainers have read to their end by then, or given up.
 const FAREWELL: Duration = Duration::from_secs(2);
 
@@ -47,16 +47,20 @@ impl LocalWorkers {
     fn start(&mut self) -> Result<()> {
         let mut command = Command::new(&self.program);
         command.arg("worker").args(&self.arguments).args(["--port", "0", "--output", "json", "--end-with-stdin"]);
-        // These are the server's own.
-        for variable in ["FOREBAY_PORT", "FOREBAY_METRICS_PORT", "FOREBAY_ADVERTISE", "FOREBAY_OUTPUT"] {
-            command.env_remove(variable);
+        // The server's own, such as its ports. What a worker shares with it is among the arguments and variables.
+        for (name, _) in std::env::vars_os() {
+            let text = name.to_string_lossy();
+            if text.starts_with("FOREBAY_") && !text.starts_with("FOREBAY_LOG") {
+                command.env_remove(name);
+            }
         }
         command.envs(self.variables.iter().cloned()).stdin(Stdio::piped()).stdout(Stdio::piped());
         // Ctrl-C is for the server, which then drains its workers.
         let mut child = command.process_group(0).spawn().context("cannot start a worker")?;
-        let address = Arc::new(OnceLock::new());
-        if let Some(output) = child.stdout.take() {
-            let printed = Arc::clone(&address);
+        let (output, address) = (child.stdout.take(), Arc::new(OnceLock::new()));
+        let printed = Arc::clone(&address);
+        self.running.push(LocalWorker { child, began: Instant::now(), address, is_draining: false });
+        if let Some(output) = output {
             std::thread::Builder::new().name("worker-output".to_owned()).spawn(move || {
                 for line in BufReader::new(output).lines().map_while(Result::ok) {
                     let line: serde_json::Value = serde_json::from_str(&line).unwrap_or_default();
@@ -64,7 +68,6 @@ impl LocalWorkers {
                 }
             })?;
         }
-        self.running.push(LocalWorker { child, began: Instant::now(), address, is_draining: false });
         Ok(())
     }
 

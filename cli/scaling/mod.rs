@@ -4,8 +4,8 @@ mod command;
 mod local;
 
 use std::fs::File;
-use std::io::Write;
-use std::path::PathBuf;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -134,12 +134,9 @@ impl ScalingArguments {
         if let Err(error) = WorkerPolicy::new(settings) {
             refuse!("{error}");
         }
-        let trace = self.policy_trace.as_ref().map(|path| {
-            let file = File::options().create(true).append(true).open(path);
-            match file.and_then(|mut file| writeln!(file, "{}", policy::trace::header(&settings)).map(|()| file)) {
-                Ok(file) => anyhow::Ok(file),
-                Err(error) => refuse!("--policy-trace: cannot write \"{}\": {error}", path.display()),
-            }
+        let trace = self.policy_trace.as_ref().map(|path| match begin_trace(path, &settings) {
+            Ok(file) => anyhow::Ok(file),
+            Err(error) => refuse!("--policy-trace: cannot write \"{}\": {error}", path.display()),
         });
         let trace = trace.transpose()?;
         let (sender, decisions) = channel();
@@ -150,6 +147,19 @@ impl ScalingArguments {
         let sender = Arc::new(Mutex::new(Some(sender)));
         Ok(ScalingThread { settings, sender, thread: Some(thread) })
     }
+}
+
+/// Appends the beginning of a trace to a file, whose last line may be torn.
+fn begin_trace(path: &Path, settings: &WorkerSettings) -> std::io::Result<File> {
+    let mut file = File::options().create(true).read(true).append(true).open(path)?;
+    let mut last = [b'\n'];
+    if file.metadata()?.len() > 0 {
+        file.seek(SeekFrom::End(-1))?;
+        file.read_exact(&mut last)?;
+    }
+    let line_feed = if last == [b'\n'] { "" } else { "\n" };
+    writeln!(file, "{line_feed}{}", policy::trace::header(settings))?;
+    Ok(file)
 }
 
 fn act(decisions: &Receiver<(Observation, Decision)>, mut workers: Option<Box<dyn Workers>>, mut trace: Option<File>) {

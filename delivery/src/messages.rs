@@ -208,6 +208,9 @@ pub struct ReaderSync {
     pub bytes: u64,
     /// Milliseconds that the loop has waited so far.
     pub stalled_ms: u64,
+    /// Milliseconds since its first message, by its own clock.
+    #[serde(default)]
+    pub elapsed_ms: u64,
 }
 
 /// The place of a rank with ordered delivery in a named job.
@@ -347,6 +350,7 @@ mod tests {
             samples: 1,
             bytes: 2,
             stalled_ms: 3,
+            elapsed_ms: 0,
         });
         let route = Route { window, rows: 5, last: true, ready: true, lease: 1, worker: u64::MAX, address: "a".into() };
         survives(&ReaderReply {

@@ -82,6 +82,7 @@ mod tests {
             samples: 0,
             bytes: 0,
             stalled_ms: 0,
+            elapsed_ms: 0,
         };
         let mut sessions = ReaderSessions::default();
         // A stranger may come first, and cannot end a session.

@@ -158,6 +158,8 @@ pub struct Trainer<R> {
     samples: u64,
     bytes: u64,
     stalled_ms: Millis,
+    /// When it made its first message.
+    began: Option<Millis>,
     /// Whether to tell the dispatcher at once, instead of with the next message.
     has_news: bool,
 }
@@ -206,6 +208,7 @@ impl<R> Trainer<R> {
             samples: 0,
             bytes: 0,
             stalled_ms: 0,
+            began: None,
             has_news: true,
         }
     }
@@ -280,6 +283,7 @@ impl<R> Trainer<R> {
             samples: self.samples,
             bytes: self.bytes,
             stalled_ms: self.stalled_ms + waiting.unwrap_or(0),
+            elapsed_ms: now.saturating_sub(*self.began.get_or_insert(now)),
         }
     }
 

@@ -47,8 +47,7 @@ pub(crate) struct DispatcherService {
     state: Mutex<DispatcherState>,
     /// Behind a lock of its own: no call should wait while it writes to the log.
     journal: Mutex<Journal>,
-    /// What each worker has done for each feed, with the number of its threads.
-    work: Mutex<HashMap<WorkerId, (u32, BTreeMap<String, WorkDone>)>>,
+    work: Mutex<HashMap<WorkerId, WorkerWork>>,
     scaling: Mutex<Option<ScalingStatus>>,
     changed: Notify,
     calls: UnansweredCalls,
@@ -59,6 +58,15 @@ pub(crate) struct DispatcherService {
     /// What earlier processes computed that ended here.
     crashes: OnceLock<Arc<CrashRecord>>,
     names: NameHash,
+}
+
+/// What a worker has done, as of its newest message.
+#[derive(Clone, Default)]
+pub(crate) struct WorkerWork {
+    seq: u64,
+    pub(crate) threads: u32,
+    /// By feed.
+    pub(crate) done: BTreeMap<String, WorkDone>,
 }
 
 /// A worker's call that waits for an answer. Dropping it early means that its connection broke.
@@ -148,7 +156,7 @@ impl DispatcherService {
         }
         self.act(|state| state.dispatcher.worker_sync(sync, self.now())).map_err(|replaced| rival(&replaced))?;
         self.journal.lock().worker(sync);
-        self.work.lock().insert(sync.worker, (call.threads, call.work.clone()));
+        self.set_work(&call);
         let mut hanging_up = HangingUp { dispatcher: self, worker: (!sync.leaving).then_some(sync.worker) };
         let reply = self.poll(("worker", sync.worker), sync.seq, |state| {
             let Some(reply) = state.dispatcher.worker_reply(sync.worker, self.now()) else {
@@ -328,8 +336,17 @@ impl DispatcherService {
         Status { scaling: self.scaling.lock().clone(), ..self.state.lock().dispatcher.status(self.now()) }
     }
 
-    /// What each worker in contact has done for each feed, with the number of its threads.
-    pub(crate) fn work(&self) -> HashMap<WorkerId, (u32, BTreeMap<String, WorkDone>)> {
+    fn set_work(&self, call: &WorkerCall) {
+        let mut work = self.work.lock();
+        let known = work.entry(call.sync.worker).or_default();
+        // Two messages may be under way.
+        if known.seq <= call.sync.seq {
+            *known = WorkerWork { seq: call.sync.seq, threads: call.threads, done: call.work.clone() };
+        }
+    }
+
+    /// What each worker in contact has done.
+    pub(crate) fn work(&self) -> HashMap<WorkerId, WorkerWork> {
         let mut work = self.work.lock();
         let state = self.state.lock();
         work.retain(|worker, _| state.dispatcher.has_worker(*worker));
@@ -544,6 +561,7 @@ mod tests {
                 samples: 0,
                 bytes: 0,
                 stalled_ms: 0,
+                elapsed_ms: 0,
             },
         };
         let readers = || dispatcher.status().feeds[0].readers.len();

@@ -53,6 +53,7 @@ struct ReaderJournal {
     samples: u64,
     bytes: u64,
     stalled_ms: Millis,
+    elapsed_ms: Millis,
     is_stalled: bool,
 }
 
@@ -64,6 +65,8 @@ pub(crate) struct FeedReading {
     pub(crate) bytes: u64,
     /// How long loops waited, by rank.
     pub(crate) stalled_ms: BTreeMap<u64, Millis>,
+    /// How long loops ran, waits included.
+    pub(crate) elapsed_ms: Millis,
 }
 
 impl Journal {
@@ -144,6 +147,7 @@ impl Journal {
             samples: sync.samples,
             bytes: sync.bytes,
             stalled_ms: sync.stalled_ms,
+            elapsed_ms: sync.elapsed_ms,
             is_stalled: false,
         });
         if !is_known {
@@ -159,6 +163,7 @@ impl Journal {
             reader.seq = sync.seq;
             feed.reading.samples += grow(&mut reader.samples, sync.samples);
             feed.reading.bytes += grow(&mut reader.bytes, sync.bytes);
+            feed.reading.elapsed_ms += grow(&mut reader.elapsed_ms, sync.elapsed_ms);
             let stalled = &mut feed.reading.stalled_ms;
             let rank = match stalled.len() < RANKS_MAX || stalled.contains_key(&reader.rank) {
                 true => reader.rank,
@@ -318,6 +323,7 @@ mod tests {
             samples,
             bytes: samples * 10,
             stalled_ms: samples,
+            elapsed_ms: samples * 2,
         }
     }
 

@@ -1,6 +1,5 @@
 //! Decides how many workers a dispatcher should have, from what it sees of its feeds, and tells whoever starts them.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +11,7 @@ use forebay_policy::{Decision, FeedSeen, Observation, WorkerPolicy, WorkerSeen, 
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
-use crate::dispatcher::DispatcherService;
+use crate::dispatcher::{DispatcherService, WorkerWork};
 
 /// How often to decide.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -42,15 +41,8 @@ impl fmt::Debug for Scaling {
 pub(crate) struct ScalingService {
     dispatcher: Arc<DispatcherService>,
     scaling: Scaling,
-    watched: Mutex<Watched>,
-}
-
-struct Watched {
-    policy: WorkerPolicy,
+    policy: Mutex<WorkerPolicy>,
     began: Instant,
-    looked: Instant,
-    /// Seconds that the readers of each feed were connected.
-    reading: HashMap<Arc<str>, f64>,
 }
 
 impl ScalingService {
@@ -58,15 +50,15 @@ impl ScalingService {
     /// `Invalid` for settings that contradict themselves.
     pub(crate) fn new(dispatcher: Arc<DispatcherService>, scaling: Scaling) -> Result<Self> {
         let invalid = |error: forebay_policy::Error| Error::invalid(error.message).with_hint(error.hint);
-        let policy = WorkerPolicy::new(scaling.settings).map_err(invalid)?;
-        let (began, reading) = (Instant::now(), HashMap::new());
-        Ok(Self { dispatcher, scaling, watched: Mutex::new(Watched { policy, began, looked: began, reading }) })
+        let policy = Mutex::new(WorkerPolicy::new(scaling.settings).map_err(invalid)?);
+        Ok(Self { dispatcher, scaling, policy, began: Instant::now() })
     }
 
     /// Decides, forever.
     pub(crate) async fn run(&self) {
         loop {
-            let (seen, decision) = self.look();
+            let seen = self.observe();
+            let decision = self.policy.lock().observe(&seen);
             let status = ScalingStatus { workers: decision.workers, reason: decision.reason.to_string() };
             if self.dispatcher.set_scaling(status.clone()).is_none_or(|before| before.workers != status.workers) {
                 tracing::info!(workers = status.workers, reason = status.reason, "workers wanted");
@@ -78,20 +70,9 @@ impl ScalingService {
         }
     }
 
-    fn look(&self) -> (Observation, Decision) {
-        let mut watched = self.watched.lock();
-        let seen = self.observe(&mut watched);
-        let decision = watched.policy.observe(&seen);
-        (seen, decision)
-    }
-
-    fn observe(&self, watched: &mut Watched) -> Observation {
-        let now = Instant::now();
-        let passed = now.duration_since(watched.looked).as_secs_f64();
-        watched.looked = now;
+    fn observe(&self) -> Observation {
         let (status, readings) = self.dispatcher.observe();
         let work = self.dispatcher.work();
-        watched.reading.retain(|feed, _| status.feeds.iter().any(|open| open.feed == *feed));
         let mut feeds = Vec::new();
         let mut files_left = 0;
         for (feed, reading) in status.feeds.iter().zip(readings) {
@@ -99,31 +80,30 @@ impl ScalingService {
                 files_left += writing.files - writing.stored.min(writing.files);
                 continue;
             }
-            let connected = watched.reading.entry(Arc::clone(&feed.feed)).or_default();
-            *connected += passed * feed.readers.len() as f64;
             let done = |of: fn(&WorkDone) -> u64| {
-                work.values().filter_map(|(_, work)| work.get(&*feed.feed)).map(of).sum::<u64>()
+                work.values().filter_map(|work| work.done.get(&*feed.feed)).map(of).sum::<u64>()
             };
             feeds.push(FeedSeen {
                 feed: feed.feed.to_string(),
                 readers: u32::try_from(feed.readers.len()).unwrap_or(u32::MAX),
                 samples_taken: reading.samples,
                 waited_seconds: reading.stalled_ms.values().sum::<u64>() as f64 / 1e3,
-                reading_seconds: *connected,
+                // As old as what was taken and waited: all three are of the readers' messages.
+                reading_seconds: reading.elapsed_ms as f64 / 1e3,
                 samples_per_window: done(|work| work.samples) as f64 / done(|work| work.windows).max(1) as f64,
             });
         }
         let workers = status.workers.iter().map(|worker| {
-            let (threads, work) = work.get(&worker.worker).cloned().unwrap_or_default();
+            let WorkerWork { threads, done, .. } = work.get(&worker.worker).cloned().unwrap_or_default();
             WorkerSeen {
                 worker: worker.address.clone(),
                 draining: worker.draining,
                 slots: threads.max(1),
-                computed_samples: work.iter().map(|(feed, done)| (feed.clone(), done.samples)).collect(),
-                busy_seconds: work.iter().map(|(feed, done)| (feed.clone(), done.thread_seconds)).collect(),
+                computed_samples: done.iter().map(|(feed, of)| (feed.clone(), of.samples)).collect(),
+                busy_seconds: done.iter().map(|(feed, of)| (feed.clone(), of.thread_seconds)).collect(),
             }
         });
-        let seconds = now.duration_since(watched.began).as_secs_f64();
+        let seconds = self.began.elapsed().as_secs_f64();
         Observation { seconds, feeds, workers: workers.collect(), files_left }
     }
 }

@@ -56,11 +56,12 @@ impl Piece {
 
 impl Evidence {
     /// Adds what was seen in an interval. `seconds` may be negative where an earlier interval had too many, as with a
-    /// wait that is reported when it ends. `least` bounds the seconds of the piece from below.
+    /// wait that is reported when it ends: the piece stays open until later seconds have made up for it. `least` bounds
+    /// the seconds of the piece from below.
     pub(crate) fn add(&mut self, amount: f64, seconds: f64, least: f64) {
         self.open.amount += amount;
         self.open.seconds += seconds;
-        if self.open.amount <= 0.0 {
+        if self.open.amount <= 0.0 || self.open.seconds < 0.0 || self.open.seconds.max(least) <= 0.0 {
             return;
         }
         let piece = std::mem::take(&mut self.open);
@@ -143,6 +144,22 @@ fn total<'a>(pieces: impl Iterator<Item = &'a Piece>) -> (f64, f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn seconds_that_are_reported_too_early_are_made_up_for() {
+        let mut evidence = Evidence::default();
+        // Waits of the next interval are in this one, as often as not.
+        for _ in 0..40 {
+            evidence.add(90.0, -0.05, 1e-4);
+            evidence.add(110.0, 0.25, 1e-4);
+        }
+        let rate = evidence.rate().unwrap();
+        assert!((rate.per_second - 1_000.0).abs() < 1.0, "{}", rate.per_second);
+        // Nothing is known of samples in no time.
+        let mut evidence = Evidence::default();
+        (0..9).for_each(|_| evidence.add(10.0, 0.0, 0.0));
+        assert!(evidence.rate().is_none());
+    }
 
     fn evidence(pieces: &[(f64, f64)]) -> Evidence {
         let mut evidence = Evidence::default();

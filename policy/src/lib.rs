@@ -28,6 +28,7 @@
 //!             computed_samples: [("train".to_owned(), samples)].into(),
 //!             busy_seconds: [("train".to_owned(), seconds)].into(),
 //!         }],
+//!         files_left: 0,
 //!     }
 //! };
 //! let mut policy = WorkerPolicy::new(WorkerSettings::default())?;

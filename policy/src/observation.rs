@@ -50,7 +50,7 @@ pub struct WorkerSeen {
     pub slots: u32,
     /// Samples of finished windows so far, by feed.
     pub computed_samples: BTreeMap<String, u64>,
-    /// Seconds that its slots have spent on finished windows so far, by feed. A window's seconds are added when it
-    /// finishes, together with its samples: otherwise the first windows would look slow.
+    /// Seconds that its slots have spent on windows so far, by feed. Seconds without samples count together with the
+    /// samples that come next.
     pub busy_seconds: BTreeMap<String, f64>,
 }

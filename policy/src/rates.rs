@@ -132,7 +132,8 @@ impl Rates {
             let Some(samples) = samples.map(|samples| samples as f64).filter(|_| is_duration(seconds)) else {
                 continue;
             };
-            if samples > 0.0 {
+            // Windows are read and filtered before their samples are computed.
+            if samples > 0.0 || seconds > 0.0 {
                 let worker = self.workers.entry(seen.worker.clone()).or_default();
                 worker.entry(feed.clone()).or_default().add(samples, seconds, 0.0);
                 let all = computed.entry(feed.as_str()).or_default();

@@ -89,7 +89,8 @@ impl std::error::Error for TraceError {
     }
 }
 
-/// Runs the policy of this build over the observations of a trace.
+/// Runs the policy of this build over the observations of a trace. A torn line at the end of what a process wrote is
+/// left out.
 ///
 /// # Errors
 ///
@@ -98,8 +99,10 @@ pub fn replay(reader: impl BufRead) -> Result<Vec<Replayed>, TraceError> {
     let mut policy: Option<WorkerPolicy> = None;
     let mut decided: Option<(f64, Decision)> = None;
     let mut replayed = Vec::new();
-    for (at, text) in reader.lines().enumerate() {
+    let mut lines = reader.lines().enumerate().peekable();
+    while let Some((at, text)) = lines.next() {
         let line = at + 1;
+        let is_last = lines.peek().is_none_or(|(_, next)| next.as_ref().is_ok_and(|next| next.starts_with(BEGINNING)));
         let wrong = |message: String, hint: &str| TraceError { line, error: Error::new(message, hint) };
         let damaged = |error: &dyn fmt::Display| {
             let hint = "remove this line and those after it, and replay what is before";
@@ -111,7 +114,11 @@ pub fn replay(reader: impl BufRead) -> Result<Vec<Replayed>, TraceError> {
             policy = Some(start(&text).map_err(|error| TraceError { line, error })?);
             continue;
         };
-        match serde_json::from_str(&text).map_err(|error| damaged(&error))? {
+        let read = match serde_json::from_str(&text) {
+            Err(_) if is_last => continue,
+            read => read.map_err(|error| damaged(&error))?,
+        };
+        match read {
             Line::Observation(seen) => decided = Some((seen.seconds, running.observe(&seen))),
             Line::Decision(recorded) => {
                 let (seconds, now) = decided.take().ok_or_else(|| damaged(&"a decision without its observation"))?;

@@ -101,6 +101,8 @@ pub struct WorkerPolicy {
     /// Whether the load was ever known. Before that, workers that come are welcome: they may have been there before
     /// this policy was.
     has_measured: bool,
+    /// The workers that the files of jobs keep busy. The work costs the same on any number, and ends sooner on more.
+    for_jobs: u32,
 }
 
 impl WorkerPolicy {
@@ -134,6 +136,7 @@ impl WorkerPolicy {
             usual: 1.0,
             correction: Correction::default(),
             has_measured: false,
+            for_jobs: 0,
         })
     }
 
@@ -151,7 +154,7 @@ impl WorkerPolicy {
             target => target.unwrap_or(here).max(here),
         };
         self.target = Some(target);
-        if live == target {
+        if live >= target {
             self.met_at = now;
             self.arrived_at.get_or_insert(now);
         }
@@ -160,9 +163,14 @@ impl WorkerPolicy {
         let pool = Pool::new(&self.rates, &capacities, self.usual, settings.windows_ahead, settings.idle_seconds);
         self.correction.forget_another_load(pool.load);
         let pool = pool.with_more_variance(self.correction.variance());
-        let (wanted, why) = match (self.choose(&pool, target, live, interval), self.for_jobs(seen)) {
-            ((wanted, _), for_jobs) if for_jobs > wanted => (for_jobs, Why::Jobs),
-            (chosen, _) => chosen,
+        // Until a job has ended, so that no worker is drained that writes the last files.
+        self.for_jobs = match seen.files_left {
+            0 => 0,
+            files => files.div_ceil(FILES_PER_WORKER).min(settings.max).max(self.for_jobs),
+        };
+        let (wanted, why) = match self.choose(&pool, target, live, interval) {
+            (wanted, _) if self.for_jobs > 0 && self.for_jobs >= wanted => (self.for_jobs, Why::Jobs),
+            chosen => chosen,
         };
         if wanted != target {
             self.target = Some(wanted);
@@ -231,11 +239,6 @@ impl WorkerPolicy {
             }
             _ => (target, Why::Rates),
         }
-    }
-
-    /// The workers that the files of jobs keep busy. The work costs the same on any number, and ends sooner on more.
-    fn for_jobs(&self, seen: &Observation) -> u32 {
-        seen.files_left.div_ceil(FILES_PER_WORKER).min(self.settings.max)
     }
 
     /// Workers that are not draining, the fastest first, and what each has in slots of a usual worker.

@@ -114,7 +114,7 @@ def test_planning_reads_no_file(serve, tmp_path):
 
 def test_actions_are_listed_and_status_is_one(client):
     of_feeds = {"feed.spec", "feed.trace", "snapshot"}
-    of_servers = {"status", "reload", "reader.sync", "claim.sync", "job.sync", "worker.sync"}
+    of_servers = {"status", "reload", "reader.sync", "claim.sync", "job.sync", "job.estimate", "worker.sync"}
     assert {action.type for action in client.list_actions()} == of_servers | of_feeds
     [status] = client.do_action("status")
     assert [worker["draining"] for worker in json.loads(status.body.to_pybytes())["workers"]] == [False]

@@ -37,7 +37,7 @@ def documents() -> list[Any]:
 def manifests() -> list[dict]:
     found = [document for document in documents() if "apiVersion" in document]
     kinds = [manifest["kind"] for manifest in found]
-    assert kinds == ["Service", "Deployment", "Service", "StatefulSet"]
+    assert kinds == ["Service", "Deployment", "Service", "StatefulSet", "HorizontalPodAutoscaler"]
     return found
 
 
@@ -241,6 +241,14 @@ def test_the_token_file_gives_its_roles(machine: Path):
 
 def metric_names(text: str) -> set[str]:
     return {re.sub(r"_(sum|count|bucket)$", "", name) for name in re.findall(r"\bforebay_\w+", text)}
+
+
+def test_the_autoscaler_reads_a_metric_that_exists_and_scales_the_workers():
+    *_, workers, autoscaler = manifests()
+    target = autoscaler["spec"]["scaleTargetRef"]
+    assert (target["kind"], target["name"]) == (workers["kind"], workers["metadata"]["name"])
+    [metric] = autoscaler["spec"]["metrics"]
+    assert f"| `{metric['external']['metric']['name']}` | gauge |" in (DOCS / "metrics.md").read_text()
 
 
 def test_alerts_are_about_metrics_that_exist():

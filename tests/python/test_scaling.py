@@ -155,6 +155,7 @@ def test_a_command_sets_the_number_of_workers(script, tmp_path):
         (("--workers", "0..4", "--wait-at-most", "120%"), "between 0 and 1"),
         (("--workers", "0..4", "--price", "worker=-1/h,trainer=8/h"), "worker"),
         (("--workers", "0..4", "--price", "worker=1/h"), "trainer=8/h"),
+        (("--workers", "0..4", "--host", "0.0.0.0", "--insecure"), "hint: give --host"),
         (("--workers", "0..4", "--policy-trace", "missing/trace.jsonl"), "missing/trace.jsonl"),
     ],
 )
@@ -171,10 +172,14 @@ def test_a_trace_that_cannot_be_replayed_is_named(tmp_path):
         ("", "line 1: the file is empty"),
         ("CREATE TABLE x", "line 1: no trace begins like this"),
         (json.dumps({"forebay_policy_trace": 2}), "line 1: the trace has version 2"),
-        (f'{settings}\n{{"observation":', "line 2: the line is damaged"),
+        (f'{settings}\n{{"observation":\n{{"observation":', "line 2: the line is damaged"),
     ]:
         trace.write_text(text)
         done = subprocess.run([binary(), "policy", "replay", trace], capture_output=True, text=True)
         assert done.returncode == 2 and phrase in done.stderr and "hint: " in done.stderr, done.stderr
     done = subprocess.run([binary(), "policy", "replay", tmp_path / "none"], capture_output=True, text=True)
-    assert done.returncode != 0 and os.fspath(tmp_path / "none") in done.stderr
+    assert done.returncode == 2 and os.fspath(tmp_path / "none") in done.stderr
+    # What a process wrote when it ended is left out, also if another one went on in the same file.
+    trace.write_text(f'{settings}\n{{"observation":\n{settings}\n{{"obs')
+    done = subprocess.run([binary(), "policy", "replay", trace], capture_output=True, text=True)
+    assert done.returncode == 0 and "0 decisions" in done.stdout, done.stderr

@@ -265,6 +265,7 @@ mod tests {
             samples: 0,
             bytes: 0,
             stalled_ms: 0,
+            elapsed_ms: 0,
         }
     }
 

@@ -756,6 +756,7 @@ fn cost_of_a_message() {
             samples: 0,
             bytes: 0,
             stalled_ms: 0,
+            elapsed_ms: 0,
         };
         let (mut messages, mut woken) = (0_u64, 0_u64);
         let began = std::time::Instant::now();

@@ -15,9 +15,9 @@ pub(super) const READS_MAX: usize = 16;
 pub struct FeedCosts {
     /// Windows that were prepared.
     pub windows: u64,
-    /// Samples that were computed. Windows that are computed again count again.
+    /// Rows of which samples were computed, or tried. Windows that are computed again count again.
     #[serde(default)]
-    pub samples: u64,
+    pub transformed: u64,
     /// Seconds until row ranges were read and decoded, including the time that stores took. Ranges are read at the
     /// same time, so the sum may exceed the time that passed.
     pub reading: f64,
@@ -54,7 +54,7 @@ impl FeedCosts {
         });
         Self {
             windows: self.windows - earlier.windows,
-            samples: self.samples - earlier.samples,
+            transformed: self.transformed - earlier.transformed,
             reading: self.reading - earlier.reading,
             preparing: self.preparing - earlier.preparing,
             transforming: self.transforming - earlier.transforming,
@@ -67,7 +67,7 @@ impl FeedCosts {
     /// Adds what was spent elsewhere on the same feed.
     pub(crate) fn add(&mut self, other: Self) {
         self.windows += other.windows;
-        self.samples += other.samples;
+        self.transformed += other.transformed;
         self.reading += other.reading;
         self.preparing += other.preparing;
         self.transforming += other.transforming;
@@ -98,7 +98,7 @@ pub struct CostMeter {
 #[derive(Debug, Default)]
 struct Steps {
     windows: AtomicU64,
-    samples: AtomicU64,
+    transformed: AtomicU64,
     nanoseconds: [AtomicU64; 5],
 }
 
@@ -127,8 +127,8 @@ impl CostMeter {
         self.steps.windows.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn count_samples(&self, samples: usize) {
-        self.steps.samples.fetch_add(samples as u64, Ordering::Relaxed);
+    pub(super) fn count_rows(&self, rows: usize) {
+        self.steps.transformed.fetch_add(rows as u64, Ordering::Relaxed);
     }
 
     /// The costs until now. Calls count those of all feeds of the pipeline in this process.
@@ -136,7 +136,7 @@ impl CostMeter {
         let seconds = |step: Step| self.steps.nanoseconds[step as usize].load(Ordering::Relaxed) as f64 / 1e9;
         FeedCosts {
             windows: self.steps.windows.load(Ordering::Relaxed),
-            samples: self.steps.samples.load(Ordering::Relaxed),
+            transformed: self.steps.transformed.load(Ordering::Relaxed),
             reading: seconds(Step::Reading),
             preparing: seconds(Step::Preparing),
             transforming: seconds(Step::Transforming),

@@ -223,7 +223,7 @@ impl Window {
             transformed.batches = copied_out(transformed.batches, &rows.batch)?;
         }
         self.meter.count(Step::Transforming, begun);
-        self.meter.count_samples(good.len());
+        self.meter.count_rows(good.len());
         if !stop_at_bad || transformed.bad.is_empty() {
             transformed.bad.extend(bad);
         }

@@ -176,6 +176,7 @@ mod tests {
             samples,
             bytes: samples * 8,
             stalled_ms: samples * 250,
+            elapsed_ms: samples * 500,
         };
         let request = StreamRequest::new("train", &FeedOptions::default(), &ReadOptions::default());
         ReaderCall { request, secret_key: "0".repeat(64), sync }

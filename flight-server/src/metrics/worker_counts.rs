@@ -82,12 +82,12 @@ impl WorkerMetrics {
         *self.feeds.get(feed, || FeedCounts::new("")).meter.lock() = Some(meter.clone());
     }
 
-    /// What was done for the feeds that are open, by a worker with `threads` threads.
+    /// What was done for each feed since it was last opened, by a worker with `threads` threads.
     pub(crate) fn work(&self, threads: usize) -> BTreeMap<String, WorkDone> {
         let feeds = self.feeds.all().into_iter();
         let work = feeds.filter_map(|(feed, counts)| {
             let costs = counts.meter.lock().as_ref()?.costs();
-            let (windows, samples) = (costs.windows, costs.samples);
+            let (windows, samples) = (costs.windows, costs.transformed);
             Some((feed.to_string(), WorkDone { windows, samples, thread_seconds: costs.thread_seconds(threads) }))
         });
         work.filter(|(_, done)| done.windows > 0).collect()

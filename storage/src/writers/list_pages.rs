@@ -82,7 +82,15 @@ impl ListLayout {
             _ => return None,
         };
         let lists = Lists::of(first)?;
-        let many = lists.items(0..first.len()).len() >= MANY * first.len().max(1);
+        // What lies behind nulls is no part of the rows.
+        let is_there = |row: &usize| lists.nulls.is_none_or(|nulls| nulls.is_valid(*row));
+        let items_of: Vec<Range<usize>> =
+            (0..first.len()).filter(is_there).map(|row| lists.items(row..row + 1)).collect();
+        let has_nulls = |items: &Range<usize>| {
+            lists.null_items.is_some_and(|nulls| nulls.slice(items.start, items.len()).null_count() > 0)
+        };
+        let count: usize = items_of.iter().map(Range::len).sum();
+        let many = !items_of.is_empty() && count >= MANY * items_of.len() && !items_of.iter().any(has_nulls);
         let empty = u8::from(field.is_nullable());
         let levels = Levels { empty, null_item: empty + 1, item: empty + 1 + u8::from(item.is_nullable()) };
         let width = item.data_type().primitive_width()?;
@@ -159,10 +167,29 @@ struct PageInProgress {
     levels: u32,
     repetition: Runs,
     definition: Runs,
-    /// Items of arrays. They are copied once, into the page.
-    items: Vec<(ArrayRef, Range<usize>)>,
+    items: Vec<Part>,
     /// The number of these items.
     count: usize,
+}
+
+/// Items of a page.
+enum Part {
+    /// Of an array. They are copied once, into the page.
+    Of(ArrayRef, Range<usize>),
+    /// Those among nulls.
+    Copied(Vec<u8>),
+}
+
+impl Part {
+    fn bytes(&self, width: usize) -> &[u8] {
+        match self {
+            Self::Of(values, items) => {
+                let (bytes, _) = number_bytes(values).unwrap_or_default();
+                bytes.get(items.start * width..items.end * width).unwrap_or_default()
+            }
+            Self::Copied(bytes) => bytes,
+        }
+    }
 }
 
 impl ListChunk {
@@ -252,6 +279,7 @@ impl ListChunk {
             Items::Plain => Encoding::PLAIN,
             Items::Split => Encoding::BYTE_STREAM_SPLIT,
         };
+        i32::try_from(levels).map_err(too_long)?;
         let buf = page.encoded(&self.layout)?;
         let written = self.write_page(
             buf.len(),
@@ -305,11 +333,12 @@ impl PageInProgress {
                 self.push(lists.values, items);
             }
             Some(nulls) => {
+                let (bytes, _) = number_bytes(lists.values).unwrap_or_default();
                 for item in items {
                     let is_there = nulls.is_valid(item);
                     self.definition.add(if is_there { levels.item } else { levels.null_item }, 1);
                     if is_there {
-                        self.push(lists.values, item..item + 1);
+                        self.copy(&bytes[item * layout.width..(item + 1) * layout.width]);
                     }
                 }
             }
@@ -320,8 +349,18 @@ impl PageInProgress {
     fn push(&mut self, values: &ArrayRef, items: Range<usize>) {
         self.count += items.len();
         match self.items.last_mut() {
-            Some((last, before)) if Arc::ptr_eq(last, values) && before.end == items.start => before.end = items.end,
-            _ => self.items.push((Arc::clone(values), items)),
+            Some(Part::Of(last, before)) if Arc::ptr_eq(last, values) && before.end == items.start => {
+                before.end = items.end;
+            }
+            _ => self.items.push(Part::Of(Arc::clone(values), items)),
+        }
+    }
+
+    fn copy(&mut self, item: &[u8]) {
+        self.count += 1;
+        match self.items.last_mut() {
+            Some(Part::Copied(bytes)) => bytes.extend_from_slice(item),
+            _ => self.items.push(Part::Copied(item.to_vec())),
         }
     }
 
@@ -333,10 +372,7 @@ impl PageInProgress {
             page.extend_from_slice(runs);
         }
         let width = layout.width;
-        let items = self.items.iter().map(|(values, items)| {
-            let (bytes, _) = number_bytes(values).unwrap_or_default();
-            bytes.get(items.start * width..items.end * width).unwrap_or_default()
-        });
+        let items = self.items.iter().map(|part| part.bytes(width));
         match layout.items {
             Items::Plain => items.for_each(|items| page.extend_from_slice(items)),
             Items::Split => {
@@ -417,5 +453,5 @@ fn signed(number: u64) -> Result<i64> {
 }
 
 fn too_long<T>(_: T) -> ParquetError {
-    ParquetError::General("a row is longer than a page of Parquet can be: 2 GiB".to_owned())
+    ParquetError::General("a row has more items or bytes than a page of Parquet can have: 2^31".to_owned())
 }

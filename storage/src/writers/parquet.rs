@@ -20,7 +20,7 @@ use super::compressed::{COMPRESSION, compression};
 use super::format::{FileWriter, NewFile, WriteDescriptor, WriteFormat, unwritable};
 use super::leaves::{Leaf, leaves};
 use super::list_pages::{ListChunk, ListLayout};
-use super::pieces::Pieces;
+use super::pieces::{Pieces, ReadOnce};
 use super::plain::Plain;
 use super::refusals::{any_type, refuse};
 use crate::Result;
@@ -45,8 +45,8 @@ static DESCRIPTOR: WriteDescriptor = WriteDescriptor {
     extension: "parquet",
     options: &[compression(&["zstd", "snappy", "none"], "zstd")],
     columns: "Types are kept, and tensors stay tensors; other tools read these as lists. Dictionaries and views \
-              become plain values. With zstd, integers of lists and tensors are split by bytes, which readers know \
-              since Parquet 2.11 of 2024; for others, write snappy.",
+              become plain values. With zstd, integers of lists and tensors are split by bytes if they have several, \
+              which readers know since Parquet 2.11 of 2024; for others, write snappy.",
     may_be_partitioned: true,
     nulls: "Nulls are kept.",
     refused: "unions, structs without fields, and intervals with nanoseconds",
@@ -239,7 +239,7 @@ impl Encoder {
                 }
                 Column::Lists(chunk) => {
                     let (pieces, close) = chunk.close()?;
-                    group.append_column(&pieces, close)?;
+                    group.append_column(&ReadOnce::new(pieces), close)?;
                 }
             }
         }

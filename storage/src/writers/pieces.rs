@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 
 use bytes::{Buf, Bytes};
+use parking_lot::Mutex;
 use parquet::errors::{ParquetError, Result};
 use parquet::file::reader::{ChunkReader, Length};
 
@@ -13,7 +14,7 @@ use parquet::file::reader::{ChunkReader, Length};
 const PIECE_BYTES: usize = 1 << 20;
 
 /// Bytes that were written, in order.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Pieces {
     whole: VecDeque<Bytes>,
     open: Vec<u8>,
@@ -69,19 +70,27 @@ impl Read for Pieces {
     }
 }
 
-impl Length for Pieces {
-    fn len(&self) -> u64 {
-        self.bytes as u64
+/// Bytes that are read once, from their beginning. What is read is freed, so a row group is not in memory twice.
+pub(super) struct ReadOnce(Mutex<Pieces>);
+
+impl ReadOnce {
+    pub(super) fn new(pieces: Pieces) -> Self {
+        Self(Mutex::new(pieces))
     }
 }
 
-/// Reads all of it, from the beginning.
-impl ChunkReader for Pieces {
-    type T = Self;
+impl Length for ReadOnce {
+    fn len(&self) -> u64 {
+        self.0.lock().left() as u64
+    }
+}
 
-    fn get_read(&self, start: u64) -> Result<Self> {
+impl ChunkReader for ReadOnce {
+    type T = Pieces;
+
+    fn get_read(&self, start: u64) -> Result<Pieces> {
         match start {
-            0 => Ok(self.clone()),
+            0 => Ok(std::mem::take(&mut self.0.lock())),
             _ => Err(ParquetError::General("pieces are read from their beginning".to_owned())),
         }
     }
@@ -104,8 +113,10 @@ mod tests {
         bytes.chunks(70_001).for_each(|part| pieces.write_all(part).unwrap());
         assert_eq!(pieces.left(), bytes.len());
         let mut read = Vec::new();
-        pieces.get_read(0).unwrap().read_to_end(&mut read).unwrap();
+        ReadOnce::new(pieces).get_read(0).unwrap().read_to_end(&mut read).unwrap();
         assert!(read == bytes);
+        let mut pieces = Pieces::default();
+        pieces.write_all(&bytes).unwrap();
         let taken: Vec<u8> = std::iter::from_fn(|| pieces.pop()).flatten().collect();
         assert!(taken == bytes);
         assert_eq!(pieces.left(), 0);
