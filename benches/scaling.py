@@ -2,8 +2,8 @@
 
     cargo build --release && python benches/scaling.py      # pip install psutil
 
-Linux only. The pipeline waits for each sample, so that it needs no cores; a trainer waits for each batch of five samples.
-Measurements, each from a cold start without workers:
+Linux only. The pipeline waits for each sample, so that it needs no cores; a trainer waits for each batch of five
+samples. Measurements, each from a cold start without workers:
 
 - `demand`: samples per second that the trainer takes, divided by those that a worker of one thread computes.
 - `workers`, `seconds`, `changes`: the number of workers at the end, the seconds until it was reached for the last time,

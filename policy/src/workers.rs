@@ -63,6 +63,8 @@ impl Default for WorkerSettings {
 
 /// A load that is known worse than this asks for no change.
 const ERROR_MAX: f64 = 0.3;
+/// Up to here the low end of the load is known well enough to ask for all workers, if it needs them.
+const ERROR_MAX_FOR_ALL: f64 = 0.9;
 /// Nothing is urgent about having fewer workers, so the load must be known this well, or the answer stay the same for
 /// ten times as long.
 const ERROR_MAX_FOR_FEWER: f64 = 0.05;
@@ -210,7 +212,11 @@ impl WorkerPolicy {
             _ => {}
         }
         if pool.error > ERROR_MAX || pool.load == 0.0 {
-            return (target, Why::Measuring);
+            // Where trainers could take many times what there can be, even the low end needs all of it.
+            let needs_all = pool.error < ERROR_MAX_FOR_ALL
+                && pool.load > 0.0
+                && pool.scaled(1.0 - pool.error).workers(&goal, min, max, 1.0) == max;
+            return if needs_all { (max, Why::Rates) } else { (target, Why::Measuring) };
         }
         self.has_measured = true;
         if pool.scaled(1.0 - pool.error).workers(&goal, min, max, 1.0) > target {

@@ -84,13 +84,13 @@ def test_workers_come_and_go_with_the_trainers(script, tmp_path):
 def test_few_workers_do_for_a_slow_trainer(script):
     loop = """
 import sys, time, forebay
-for batch in forebay.connect(sys.argv[1]).load("train"):
+for batch in forebay.connect(sys.argv[1]).load("train", epochs=100):
     time.sleep(0.16)
 """
     with Server(script, "--workers", "0..6", *QUICK) as server:
         # Ten samples in 160 ms are 62 in a second: one worker makes a hundred.
         with subprocess.Popen([sys.executable, "-c", loop, server.uri]) as trainer:
-            until("a decision by rates", lambda: ": trainers take" in status(server)["scaling"]["reason"])
+            until("a decision by rates", lambda: ": trainers take" in status(server)["scaling"]["reason"], 120)
             seen = []
             for _ in range(20):
                 seen.append(status(server)["scaling"]["workers"])
