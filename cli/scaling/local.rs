@@ -126,7 +126,7 @@ impl Workers for LocalWorkers {
         let until = Instant::now() + FAREWELL;
         while !self.running.is_empty() && Instant::now() < until {
             self.reap();
-            std::thread::sleep(Duration::from_millis(20));
+            std::thread::park_timeout(Duration::from_millis(20));
         }
         for mut worker in self.running {
             let _ = worker.child.kill();

@@ -179,10 +179,13 @@ fn act(decisions: &Receiver<(Observation, Decision)>, mut workers: Option<Box<dy
     }
 }
 
+/// Where decisions go, until the server has stopped.
+type DecisionSender = Arc<Mutex<Option<Sender<(Observation, Decision)>>>>;
+
 /// The thread that acts on decisions.
 pub(crate) struct ScalingThread {
     settings: WorkerSettings,
-    sender: Arc<Mutex<Option<Sender<(Observation, Decision)>>>>,
+    sender: DecisionSender,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -206,7 +209,7 @@ impl Drop for ScalingThread {
     }
 }
 
-struct Decisions(Arc<Mutex<Option<Sender<(Observation, Decision)>>>>);
+struct Decisions(DecisionSender);
 
 impl Scaler for Decisions {
     fn decided(&self, seen: Observation, decision: Decision) {
