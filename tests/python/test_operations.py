@@ -184,7 +184,8 @@ WITHOUT_VARIABLE = {"--connect", "--help", "--version"}
 
 
 COMMANDS = [
-    "demo", "run", "preview", "explain", "materialize", "gc", "serve", "worker", "status", "reload", "operators", "formats", "sql",
+    "demo", "run", "preview", "explain", "materialize", "gc", "serve", "worker", "status", "policy",
+    "reload", "operators", "formats", "sql",
 ]  # fmt: skip
 
 
