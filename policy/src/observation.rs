@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 pub struct Observation {
     /// The moment, in seconds of any clock that does not run backwards.
     pub seconds: f64,
-    /// Feeds that somebody reads. A feed that is missing has ended, or its readers have gone.
+    /// Feeds with readers. A feed that is missing has ended, or its readers have gone.
     pub feeds: Vec<FeedSeen>,
     /// Workers that can be reached.
     pub workers: Vec<WorkerSeen>,

@@ -133,7 +133,7 @@ impl Pool {
                 let worker = prices.worker().unwrap_or_default();
                 // What one second of training costs, which takes 1 / (1 − wait) seconds.
                 let cost = |workers| (trainers + worker * f64::from(workers)) / (1.0 - self.wait(workers)).max(1e-9);
-                // More than these only cost: nobody waits any more.
+                // More than these only cost: no trainer waits any more.
                 let most = self.fewest(1e-6, min, max);
                 (min..=most).min_by(|a, b| cost(*a).total_cmp(&cost(*b))).unwrap_or(most)
             }

@@ -9,9 +9,9 @@
 //!
 //! - It grows when even the low end of the measured load asks for more, and shrinks when the high end asks for less at
 //!   half the bound of waits, in several observations in a row. Between the two is a band in which it stays.
-//! - Nothing is decided while workers start, nor within a settling time after they came. If they do not come, it
-//!   goes on with those that are there.
-//! - The wanted number does not depend on how many workers are lost: whoever acts on it replaces them.
+//! - Nothing is decided while workers start, nor within a settling time after they came. If they do not come, the
+//!   policy decides with those that are there.
+//! - The wanted number does not depend on how many workers are lost: the program that starts workers replaces them.
 //!
 //! Where trainers wait although the model sees enough workers, the model is wrong: a slow network, windows that come
 //! out of order. Then measured waits raise the number, unless that turns out not to help.
@@ -30,7 +30,7 @@ use crate::{Error, Observation};
 pub struct WorkerSettings {
     /// What the number is chosen for.
     pub goal: WorkerGoal,
-    /// The fewest workers. With 0, nothing runs while nobody reads.
+    /// The fewest workers. With 0, nothing runs while no trainer reads.
     pub min: u32,
     /// The most workers.
     pub max: u32,
