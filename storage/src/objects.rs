@@ -72,8 +72,20 @@ impl Stores {
     }
 
     /// Reads one whole object.
+    ///
+    /// The client of the store retries requests. It does not retry an answer that breaks off in the text of an error,
+    /// such as that the object does not exist, so this repeats the request a few times.
     pub async fn get(&self, url: &str) -> Result<Bytes> {
-        get(&self.locate(url)?).await.map_err(|(place, e)| Error::from_store(&place, e))
+        let place = self.locate(url)?;
+        let mut pauses = self.repeats_after().into_iter();
+        loop {
+            match get(&place).await.map_err(|(place, e)| Error::from_store(&place, e)) {
+                Err(error) if error.kind() == ErrorKind::Unavailable => {
+                    tokio::time::sleep(pauses.next().ok_or(error)?).await;
+                }
+                done => return done,
+            }
+        }
     }
 
     /// All objects below a folder, ordered by name. A folder that does not exist has none.

@@ -21,7 +21,7 @@ from test_s3 import bucket as bucket  # noqa: PLC0414
 
 ROWS = 4000
 STALL_SECONDS = 30
-SEED = int(os.environ.get("FOREBAY_SEED", 20))
+SEED = int(os.environ.get("FOREBAY_SEED", 19))
 SCRIPT = """
 CREATE EXTERNAL TABLE numbers STORED AS PARQUET LOCATION 's3://bucket/faulty/numbers';
 CREATE PIPELINE train WITH (shuffle = true, seed = 3, batch_size = 100, window_rows = 250, on_error = 'skip') AS
