@@ -1,5 +1,6 @@
 //! The `forebay` command: one file per subcommand.
 
+mod advise;
 mod config;
 mod demo;
 mod environment;
@@ -61,6 +62,8 @@ enum Command {
     Preview(preview::Arguments),
     /// Show how a pipeline will run: snapshot, windows, plan.
     Explain(explain::Arguments),
+    /// Measure what keeping samples at each place of a pipeline would cost and save.
+    Advise(Box<advise::Arguments>),
     /// Write the samples of one epoch of a pipeline to files, once: an interrupted run resumes.
     Materialize(Box<materialize::Arguments>),
     /// Remove what stored samples leave behind under the root: unfinished jobs, and artifacts that nothing names.
@@ -96,6 +99,7 @@ fn main() -> ExitCode {
                 Command::Run(arguments) => run::execute(*arguments).await,
                 Command::Preview(arguments) => preview::execute(arguments).await,
                 Command::Explain(arguments) => explain::execute(arguments).await,
+                Command::Advise(arguments) => advise::execute(*arguments).await,
                 Command::Materialize(arguments) => materialize::execute(*arguments).await,
                 Command::Gc(arguments) => gc::execute(arguments).await,
                 Command::Serve(arguments) => serve::execute(*arguments).await,

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use forebay_engine::Error;
-use forebay_flight_server::policy::trace;
+use forebay_engine::policy::trace;
 use serde_json::json;
 
 use crate::output::{self, Format};

@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use forebay_flight_server::policy::Decision;
+use forebay_engine::policy::Decision;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 

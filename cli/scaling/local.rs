@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use forebay_flight_server::policy::Decision;
+use forebay_engine::policy::Decision;
 
 use super::Workers;
 

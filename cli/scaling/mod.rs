@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use forebay_flight_server::policy::{self, Decision, Observation, Prices, WorkerGoal, WorkerPolicy, WorkerSettings};
+use forebay_engine::policy::{self, Decision, Observation, Prices, WorkerGoal, WorkerPolicy, WorkerSettings};
 use forebay_flight_server::{Scaler, Scaling};
 
 pub(crate) use self::local::LocalWorkers;

@@ -54,7 +54,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use explain::{Explanation, type_name};
 pub use feed::{
     CacheReport, CostMeter, Feed, FeedCosts, FeedSpec, LookupSpec, Reader, SnapshotPieces, SnapshotSource, SourceRow,
-    StoreUsage, StoredState, StoredWindow, WindowPlan, WindowRows, WindowStore, operator_differences,
+    StoreUsage, StoredState, StoredWindow, Trial, WindowPlan, WindowRows, WindowStore, Work, operator_differences,
     operator_versions,
 };
 pub use forebay_protocol::{
@@ -75,6 +75,9 @@ pub use forebay_diagnostics::nearest;
 /// Facts about Arrow columns: tensor types, digests, deferred steps.
 pub use forebay_arrays as arrays;
 pub use forebay_arrays::digest;
+
+/// The policies: what pays off, by what was measured.
+pub use forebay_policy as policy;
 
 /// The file formats of tables and of jobs: their descriptors and their reference.
 pub use forebay_storage::artifact::Garbage;

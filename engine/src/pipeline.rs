@@ -12,7 +12,7 @@ use forebay_sql::{OptionValue, PipelineDefinition, PipelineOption};
 use forebay_storage::Dataset;
 use futures::FutureExt;
 
-use crate::compile::{self, Audience, Keeping, Lengths, Stage};
+use crate::compile::{self, Audience, Keeping, Lengths, PrefixCut, Stage};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A compiled pipeline.
@@ -147,6 +147,11 @@ impl Pipeline {
     /// The stage that keeps what is the same in every epoch, or all if random calls draw the same in every epoch.
     pub(crate) fn keeping_stage(&self, keeping: Keeping, state: &SessionState) -> Result<Stage> {
         self.compiled(None, true, self.audience, keeping, state)
+    }
+
+    /// The places where its samples may be kept.
+    pub(crate) fn cuts(&self) -> Result<Vec<PrefixCut>> {
+        compile::prefix_cuts(&self.plan)
     }
 
     fn compiled(

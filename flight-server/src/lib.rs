@@ -79,7 +79,6 @@ mod worker;
 
 pub use auth::{Access, AccessTokens};
 pub use certificate::CertificateRoles;
-pub use forebay_policy as policy;
 pub use metrics::MetricsEndpoint;
 pub use rotation::Reload;
 pub use scaling::{Scaler, Scaling};

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use arrow::array::{RecordBatch, UInt64Array};
@@ -35,7 +36,7 @@ const MEASURED_FILES_MAX: usize = 16;
 pub struct Dataset {
     inner: Arc<DatasetInner>,
     /// Where pieces of remote files are kept.
-    pieces: Option<Arc<PieceCache>>,
+    pieces: Option<(Arc<PieceCache>, Arc<AtomicBool>)>,
 }
 
 #[derive(Debug)]
@@ -221,10 +222,10 @@ impl Dataset {
         Ok(Self { inner: Arc::new(inner), pieces: None })
     }
 
-    /// The same dataset, which keeps what it reads of remote files.
+    /// The same dataset, which keeps what it reads of remote files while `keeps` is set.
     #[must_use]
-    pub fn keeping_pieces(&self, cache: Arc<PieceCache>) -> Self {
-        Self { inner: Arc::clone(&self.inner), pieces: Some(cache) }
+    pub fn keeping_pieces(&self, cache: Arc<PieceCache>, keeps: Arc<AtomicBool>) -> Self {
+        Self { inner: Arc::clone(&self.inner), pieces: Some((cache, keeps)) }
     }
 
     /// Whether all files are on the local disk or in memory.
@@ -405,7 +406,8 @@ impl Dataset {
         match inside && (whole || self.inner.spec.format.descriptor().reads_parts) {
             true => {
                 let file = &self.inner.files[index];
-                let pieces = self.pieces.clone().filter(|_| !file.is_local());
+                let keeping = self.pieces.iter().find(|(_, keeps)| keeps.load(Ordering::Relaxed) && !file.is_local());
+                let pieces = keeping.map(|(cache, _)| Arc::clone(cache));
                 Ok((PinnedFile { pieces, ..file.clone() }, &source.groups))
             }
             false => Err(foreign()),

@@ -223,6 +223,16 @@ impl RangeCache {
         if list.is_empty() { Ok(()) } else { self.put(segment, list).await }
     }
 
+    /// The bytes that keeping takes for what was made of a row range.
+    ///
+    /// # Errors
+    /// `Internal` for rows of another schema.
+    pub fn bytes_to_keep(&self, made: &RangeRows) -> Result<u64> {
+        let mut block = Vec::new();
+        self.write_block(&mut block, made)?;
+        Ok(block.len() as u64)
+    }
+
     /// Writes a segment with these blocks.
     async fn put(&self, mut segment: Vec<u8>, list: Vec<Listed>) -> Result<()> {
         let listed = serde_json::to_vec(&list).map_err(|error| Error::internal(error.to_string()))?;

@@ -44,6 +44,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "forebay-arrays",
             "forebay-delivery",
             "forebay-diagnostics",
+            "forebay-policy",
             "forebay-protocol",
             "forebay-sql",
             "forebay-operators",

@@ -46,6 +46,7 @@ pub(crate) use identity::{files, fingerprint, function_versions, operator_versio
 pub(crate) use layer::{Layer, MadeSoFar};
 pub(crate) use lengths::{Lengths, check as check_length, lengths};
 pub(crate) use lookup::{Lookup, LookupPlan};
+pub(crate) use prefix::PrefixCut;
 pub(crate) use source_rows::SourceRows;
 pub(crate) use stage::{BadRow, Stage, Transformed as TransformedRows};
 
@@ -75,10 +76,26 @@ pub(crate) fn resolved(plan: LogicalPlan, state: &SessionState) -> Result<Logica
 pub(crate) enum Keeping {
     /// Nothing.
     Nothing,
-    /// The part that is the same in every epoch.
-    Prefix,
+    /// The part that is the same in every epoch, as far as calls of calls go: what is nested deeper stays above.
+    Prefix {
+        /// The most calls that each contain the next: [`Keeping::WHOLE_PREFIX`] for all.
+        depth: usize,
+    },
     /// All that does not depend on other rows: random calls draw the same in every epoch.
     All,
+}
+
+impl Keeping {
+    /// All that is the same in every epoch.
+    pub(crate) const WHOLE_PREFIX: Self = Self::Prefix { depth: usize::MAX };
+}
+
+/// The places in a query where its samples may be kept: see [`PrefixCut`].
+///
+/// # Errors
+/// `Invalid` if nothing can be kept.
+pub(crate) fn prefix_cuts(plan: &LogicalPlan) -> Result<Vec<PrefixCut>> {
+    prefix::cuts(hidden::weave(plan)?)
 }
 
 /// The reader of a stage's samples.
@@ -112,8 +129,8 @@ pub(crate) async fn compile(
     let source = tables.get(&table).ok_or_else(|| Error::internal("the plan reads a missing table"))?.schema();
     let woven = match keeping {
         Keeping::Nothing => hidden::weave(plan)?,
-        Keeping::Prefix => prefix::cut(hidden::weave(plan)?, false)?,
-        Keeping::All => prefix::cut(hidden::weave(plan)?, true)?,
+        Keeping::Prefix { depth } => prefix::cut(hidden::weave(plan)?, false, depth)?,
+        Keeping::All => prefix::cut(hidden::weave(plan)?, true, usize::MAX)?,
     };
     let leaf = woven.leaf(source).clone();
     let select = match topmost_filter(&woven.top) {

@@ -8,6 +8,7 @@
 //! - A picture that is decoded at the size of the call around it stays with that call.
 //! - The last `normalize` of a column stays above the cut: it makes samples larger, and its reader may compute it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arrow::datatypes::Schema;
@@ -31,37 +32,52 @@ const TABLE: &str = "prefix";
 const NODES_MAX: usize = 20_000;
 const NAME: &str = "\"cache\"";
 
-/// Cuts `woven` above what can be kept. With `draws_once`, random calls draw the same in every epoch. A query that
-/// derives rows is cut where it first does.
+/// A place in a query where its samples may be kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PrefixCut {
+    /// The most calls below it that each contain the next.
+    pub(crate) depth: usize,
+    /// The calls directly below it, such as `resize`.
+    pub(crate) after: String,
+}
+
+/// The places where `woven` may be cut, from the table upwards. The last is that of all that can be kept.
 ///
 /// # Errors
 /// `Invalid` if nothing can be kept.
-pub(super) fn cut(woven: Woven, draws_once: bool) -> Result<Woven> {
+pub(super) fn cuts(woven: Woven) -> Result<Vec<PrefixCut>> {
+    if let Some(lowest) = woven.layers.first() {
+        return Ok(vec![PrefixCut { depth: usize::MAX, after: format!("all below {}", lowest.change.name()) }]);
+    }
+    let (mut cuts, mut last) = (Vec::new(), Vec::new());
+    let deepest = Cut::of(&woven, false, usize::MAX)?.kept.iter().map(|(expr, _)| depth(expr)).max().unwrap_or(0);
+    for most in 1..=deepest {
+        let Ok(Cut { kept, .. }) = Cut::of(&woven, false, most) else { continue };
+        let highest: BTreeSet<String> =
+            kept.iter().filter(|(expr, _)| depth(expr) == most).map(|(e, _)| name(e)).collect();
+        if kept != last && !highest.is_empty() {
+            cuts.push(PrefixCut { depth: most, after: highest.into_iter().collect::<Vec<_>>().join(", ") });
+            last = kept;
+        }
+    }
+    Ok(cuts)
+}
+
+/// Cuts `woven` above what can be kept, calls nested at most `depth` deep. With `draws_once`, random calls draw the
+/// same in every epoch. A query that derives rows is cut where it first does.
+///
+/// # Errors
+/// `Invalid` if nothing can be kept.
+pub(super) fn cut(woven: Woven, draws_once: bool, depth: usize) -> Result<Woven> {
     if !woven.layers.is_empty() {
         return Ok(woven);
     }
-    let flat = flat(&woven.top)?;
-    let varies = |expr: &Expr| depends_on(expr, STEP_LENGTH) || (!draws_once && depends_on(expr, RANDOM_KEY));
-    if flat.filters.iter().any(varies) {
-        return Err(Error::invalid(format!("{NAME} has nothing to keep: the query's condition draws random values"))
-            .with_hint("select rows with TABLESAMPLE or by a hash of a column, which is the same in every epoch"));
-    }
-    let mut kept = Kept { exprs: Vec::new(), varies: &varies };
-    let mut rest = Vec::with_capacity(flat.columns.len());
-    for ((qualifier, field), expr) in woven.top.schema().iter().zip(flat.columns) {
-        rest.push(kept.root(expr)?.alias_qualified(qualifier.cloned(), field.name()));
-    }
-    if kept.exprs.iter().all(|(expr, _)| matches!(expr, Expr::Column(_))) {
-        return Err(Error::invalid(format!(
-            "{NAME} has nothing to keep: no call of the query is the same in every epoch"
-        ))
-        .with_hint("put a call before the first random one, such as resize before random_crop"));
-    }
-    let mut input = flat.scan.clone();
-    for filter in flat.filters {
+    let Cut { scan, filters, kept, rest } = Cut::of(&woven, draws_once, depth)?;
+    let mut input = scan;
+    for filter in filters {
         input = LogicalPlan::Filter(Filter::try_new(filter, Arc::new(input))?);
     }
-    let mut exprs: Vec<Expr> = kept.exprs.into_iter().map(|(expr, name)| expr.alias(name)).collect();
+    let mut exprs: Vec<Expr> = kept.into_iter().map(|(expr, name)| expr.alias(name)).collect();
     let width = exprs.len();
     exprs.extend(hidden_columns(&input)?);
     let input = LogicalPlan::Projection(Projection::try_new(exprs, Arc::new(input))?);
@@ -70,6 +86,41 @@ pub(super) fn cut(woven: Woven, draws_once: bool) -> Result<Woven> {
     let scan = LogicalPlanBuilder::scan(TABLE, provider_as_source(Arc::new(table)), None)?.build()?;
     let top = LogicalPlan::Projection(Projection::try_new(rest, Arc::new(scan))?);
     Ok(Woven { layers: vec![WovenLayer { input, change: Change::Keep, made }], top })
+}
+
+/// A query without layers in two parts.
+struct Cut {
+    scan: LogicalPlan,
+    filters: Vec<Expr>,
+    /// Expressions over the table, and the name of each.
+    kept: Vec<(Expr, String)>,
+    /// The query's columns over these.
+    rest: Vec<Expr>,
+}
+
+impl Cut {
+    fn of(woven: &Woven, draws_once: bool, depth: usize) -> Result<Self> {
+        let flat = flat(&woven.top)?;
+        let varies = |expr: &Expr| depends_on(expr, STEP_LENGTH) || (!draws_once && depends_on(expr, RANDOM_KEY));
+        if flat.filters.iter().any(varies) {
+            return Err(Error::invalid(format!(
+                "{NAME} has nothing to keep: the query's condition draws random values"
+            ))
+            .with_hint("select rows with TABLESAMPLE or by a hash of a column, which is the same in every epoch"));
+        }
+        let mut kept = Kept { exprs: Vec::new(), depth, varies: &varies };
+        let mut rest = Vec::with_capacity(flat.columns.len());
+        for ((qualifier, field), expr) in woven.top.schema().iter().zip(flat.columns) {
+            rest.push(kept.root(expr)?.alias_qualified(qualifier.cloned(), field.name()));
+        }
+        if kept.exprs.iter().all(|(expr, _)| matches!(expr, Expr::Column(_))) {
+            return Err(Error::invalid(format!(
+                "{NAME} has nothing to keep: no call of the query is the same in every epoch"
+            ))
+            .with_hint("put a call before the first random one, such as resize before random_crop"));
+        }
+        Ok(Self { scan: flat.scan, filters: flat.filters, kept: kept.exprs, rest })
+    }
 }
 
 /// A query without layers, as expressions over its table.
@@ -141,6 +192,8 @@ fn depends_on(expr: &Expr, hidden: &str) -> bool {
 /// What is kept: expressions over the table, and the name of each.
 struct Kept<'a> {
     exprs: Vec<(Expr, String)>,
+    /// The most calls in it that each contain the next.
+    depth: usize,
     varies: &'a dyn Fn(&Expr) -> bool,
 }
 
@@ -162,7 +215,9 @@ impl Kept<'_> {
         match &expr {
             Expr::Column(_) => self.columns(expr),
             Expr::Literal(..) => Ok(expr),
-            _ if !(self.varies)(&expr) && calls(&expr) && !is_reduced(&expr) => Ok(self.keep(expr)),
+            _ if !(self.varies)(&expr) && (1..=self.depth).contains(&depth(&expr)) && !is_reduced(&expr) => {
+                Ok(self.keep(expr))
+            }
             _ if is_lazy(&expr) || is_reduced(&expr) => self.columns(expr),
             _ => self.arguments(expr),
         }
@@ -196,10 +251,35 @@ impl Kept<'_> {
     }
 }
 
-/// Whether the expression calls a function. Other expressions are cheaper to compute than to keep.
-fn calls(expr: &Expr) -> bool {
-    let is_call = |expr: &Expr| Ok(matches!(expr, Expr::ScalarFunction(_) | Expr::HigherOrderFunction(_)));
-    expr.exists(is_call).unwrap_or(false)
+/// The most calls of functions in the expression that each contain the next. Without a call, it is cheaper to compute
+/// than to keep.
+fn depth(expr: &Expr) -> usize {
+    let mut below = 0;
+    let of_children = expr.apply_children(|child| {
+        below = below.max(depth(child));
+        Ok(TreeNodeRecursion::Continue)
+    });
+    // The closure never fails.
+    debug_assert!(of_children.is_ok());
+    below + usize::from(matches!(expr, Expr::ScalarFunction(_) | Expr::HigherOrderFunction(_)))
+}
+
+/// The name of the topmost call in the expression.
+fn name(expr: &Expr) -> String {
+    let mut name = String::new();
+    let found = expr.apply(|expr| match expr {
+        Expr::ScalarFunction(call) => {
+            call.name().clone_into(&mut name);
+            Ok(TreeNodeRecursion::Stop)
+        }
+        Expr::HigherOrderFunction(call) => {
+            call.name().clone_into(&mut name);
+            Ok(TreeNodeRecursion::Stop)
+        }
+        _ => Ok(TreeNodeRecursion::Continue),
+    });
+    debug_assert!(found.is_ok());
+    name
 }
 
 /// Whether some parts of the expression are not computed for all rows.

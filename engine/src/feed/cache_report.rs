@@ -22,6 +22,9 @@ pub struct CacheReport {
     pub is_local: bool,
     /// Bytes kept for each byte read, measured on some rows; `None` if these have none.
     pub bytes_per_byte: Option<f64>,
+    /// What `auto` chooses, and why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub choice: Option<String>,
 }
 
 /// A cache of more than this many times the bytes that were read is worth a note.
@@ -29,7 +32,14 @@ const INFLATION_WARNED: f64 = 4.0;
 
 impl CacheReport {
     pub(crate) fn fmt(&self, f: &mut fmt::Formatter<'_>, table: &str, rows: u64) -> fmt::Result {
-        let Self { mode, folder, rows: kept, bytes, limit, is_local, bytes_per_byte } = self;
+        let Self { mode, folder, rows: kept, bytes, limit, is_local, bytes_per_byte, choice } = self;
+        if let Some(choice) = choice {
+            writeln!(f, "  cache    auto: {choice}")?;
+            return match kept {
+                Some(kept) => writeln!(f, "           {kept} of {rows} rows are kept, {bytes} bytes in \"{folder}\""),
+                None => Ok(()),
+            };
+        }
         let mode = if *mode == CacheMode::Full { "full" } else { "prefix" };
         match (kept, limit) {
             (Some(kept), _) => {

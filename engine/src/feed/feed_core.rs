@@ -7,7 +7,8 @@ use forebay_storage::{Dataset, PieceCache, Stores};
 use tokio::sync::OnceCell;
 
 use super::costs::CostMeter;
-use super::memo::Memo;
+use super::demand::Demand;
+use super::keeps::Keeps;
 use super::plan::FeedPlan;
 use super::quarantine::{self, QuarantinedRow};
 use crate::compile::{BadRow, Lengths, Lookup, Stage};
@@ -23,8 +24,10 @@ pub(crate) struct FeedCore {
     pub(crate) cache: CacheMode,
     /// Where pieces of remote files are kept, if they are.
     pub(crate) pieces: Option<Arc<PieceCache>>,
-    /// What the feed keeps of its rows for later epochs, if anything.
-    pub(crate) memo: Option<Arc<Memo>>,
+    /// What the feed keeps of its rows for later epochs.
+    pub(crate) keeps: Keeps,
+    /// How fast its readers in this process take samples.
+    pub(super) demand: Demand,
     /// The plan of rows' lengths, if the feed groups rows by length.
     pub(crate) lengths: Option<Lengths>,
     /// The lookup table of each layer that joins, read when a window first needs it.

@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use arrow::array::{RecordBatch, UInt64Array};
@@ -43,8 +43,11 @@ const FAILURE_PAUSE: Duration = Duration::from_secs(60);
 /// What a feed keeps.
 pub(crate) struct Memo {
     pub(crate) stage: Arc<Stage>,
-    mode: CacheMode,
+    /// Whether random results are kept too.
+    is_full: bool,
     cache: Arc<RangeCache>,
+    /// The most bytes to keep.
+    limit: AtomicU64,
     /// The rank that reads in this process, and the number of ranks. Unknown before a rank reads, and on workers.
     turn: Mutex<Option<(u64, u64)>>,
     looking: Mutex<Looking>,
@@ -89,23 +92,18 @@ pub(super) struct Made {
 }
 
 impl Memo {
-    /// The memo of a feed, or `None` if `mode` keeps nothing.
+    /// The memo of a feed that keeps this part of its samples.
     ///
     /// # Errors
     /// `Invalid` if nothing of the pipeline can be kept.
-    pub(super) fn of(
+    pub(crate) fn of(
         pipeline: &Pipeline,
-        mode: CacheMode,
+        keeping: Keeping,
         seed: u64,
         state: &SessionState,
         stores: &Stores,
         root: &str,
-    ) -> Result<Option<Self>> {
-        let keeping = match mode {
-            CacheMode::None | CacheMode::Source => return Ok(None),
-            CacheMode::Prefix => Keeping::Prefix,
-            CacheMode::Full => Keeping::All,
-        };
+    ) -> Result<Self> {
         let unversioned = pipeline.unversioned_functions();
         if !unversioned.is_empty() {
             let message =
@@ -116,7 +114,7 @@ impl Memo {
         let stage = pipeline.keeping_stage(keeping, state)?;
         let layer = stage.layers().first().ok_or_else(|| Error::internal("a keeping stage has a layer"))?;
         let is_random = layer.below().is_random();
-        if is_random && keeping == Keeping::Prefix {
+        if is_random && keeping != Keeping::All {
             return Err(Error::invalid(
                 "\"cache\" has nothing to keep: random values are drawn before rows are derived",
             )
@@ -132,14 +130,47 @@ impl Memo {
         });
         let name = blake3::hash(name.to_string().as_bytes()).to_hex()[..32].to_owned();
         let cache = Arc::new(RangeCache::new(stores, root, &name, &layer.input_schema())?);
-        Ok(Some(Self {
+        Ok(Self {
             stage: Arc::new(stage),
-            mode,
+            is_full: keeping == Keeping::All,
             cache,
+            limit: AtomicU64::new(u64::MAX),
             turn: Mutex::new(None),
             looking: Mutex::default(),
             failed: Mutex::new(None),
-        }))
+        })
+    }
+
+    /// Keeps at most about so many bytes. What is kept stays: an epoch reads each row once, so a row that replaced
+    /// another would only lose it.
+    pub(super) fn limit(&self, bytes: u64) {
+        self.limit.store(bytes, Ordering::Relaxed);
+    }
+
+    /// What is kept, as far as this process knows.
+    pub(super) fn usage(&self) -> RangeCacheUsage {
+        self.cache.usage()
+    }
+
+    /// The folder of what is kept.
+    pub(super) fn folder(&self) -> &str {
+        self.cache.folder()
+    }
+
+    /// Learns of what others have kept.
+    ///
+    /// # Errors
+    /// Those of listing the folder.
+    pub(super) async fn learn(&self) -> Result<()> {
+        Ok(self.cache.look().await?)
+    }
+
+    /// The bytes that keeping takes for some rows.
+    ///
+    /// # Errors
+    /// `Internal` for rows of another stage.
+    pub(super) fn bytes_to_keep(&self, made: &RangeRows) -> Result<u64> {
+        Ok(self.cache.bytes_to_keep(made)?)
     }
 
     /// What is kept, and how much larger than its source it is, measured on a few row ranges.
@@ -165,8 +196,10 @@ impl Memo {
         }
         let bytes_per_byte = (read > 0).then(|| made as f64 / read as f64);
         let RangeCacheUsage { rows, bytes, .. } = self.cache.usage();
-        let (mode, folder) = (self.mode, self.cache.folder().to_owned());
-        Ok(CacheReport { mode, folder, rows: Some(rows), bytes, limit: None, is_local: false, bytes_per_byte })
+        let mode = if self.is_full { CacheMode::Full } else { CacheMode::Prefix };
+        let folder = self.cache.folder().to_owned();
+        let (rows, is_local, choice) = (Some(rows), false, None);
+        Ok(CacheReport { mode, folder, rows, bytes, limit: None, is_local, bytes_per_byte, choice })
     }
 
     /// Tells that a rank reads in this process. Processes of one rank each keep their share of the windows.
@@ -197,7 +230,8 @@ impl Memo {
                 wanted.found = wanted.found.take().or_else(|| self.cache.find(wanted.ids.clone()));
             }
         }
-        let is_kept_here = self.is_turn(window) && !self.has_failed();
+        let has_room = self.cache.usage().bytes < self.limit.load(Ordering::Relaxed);
+        let is_kept_here = self.is_turn(window) && has_room && !self.has_failed();
         (is_kept_here || all.iter().all(|wanted| wanted.found.is_some())).then_some(all)
     }
 
@@ -243,27 +277,37 @@ impl Memo {
             return Ok(Made { ids, rows, is_new: false });
         }
         let begun = Instant::now();
+        let read = self.source(core, range).await?;
+        core.meter.count(Step::Reading, begun);
+        let begun = Instant::now();
+        let rows = self.made(core, &read, epoch).await?;
+        core.meter.count(Step::Preparing, begun);
+        Ok(Made { ids, rows, is_new: true })
+    }
+
+    /// Reads the source rows of a range that may pass the filters.
+    pub(super) async fn source(&self, core: &FeedCore, range: RowRange) -> Result<Vec<RangeRows>> {
         let parts = self.stage.possible(&core.dataset, range).await?;
         let columns = self.stage.read_columns();
         let read = parts.iter().map(|part| core.dataset.read_with_dictionaries(part, columns, &[]));
-        let read: Vec<_> = try_join_all(read).await?.into_iter().map(|read| limited(read, core.limit)).collect();
-        core.meter.count(Step::Reading, begun);
-        let begun = Instant::now();
+        Ok(try_join_all(read).await?.into_iter().map(|read| limited(read, core.limit)).collect())
+    }
+
+    /// What the keeping stage makes of source rows.
+    pub(super) async fn made(&self, core: &FeedCore, read: &[RangeRows], epoch: u64) -> Result<RangeRows> {
         let mut bad: Vec<BadRead> = read.iter().flat_map(|read| read.bad.clone()).collect();
         let layer = &self.stage.layers()[0];
-        let rows = match with_keys(&read, core.settings.seed, epoch)? {
+        match with_keys(read, core.settings.seed, epoch)? {
             Some(source) => {
                 let risen = self.stage.rise(layer, &source).await?;
                 bad.extend(risen.bad.into_iter().map(|bad| BadRead { sample_id: bad.sample_id, reason: bad.reason }));
-                RangeRows { batch: risen.rows.batch, sample_ids: risen.rows.sample_ids, bad }
+                Ok(RangeRows { batch: risen.rows.batch, sample_ids: risen.rows.sample_ids, bad })
             }
             None => {
                 let batch = RecordBatch::new_empty(layer.input_schema());
-                RangeRows { batch, sample_ids: UInt64Array::from_iter_values([]), bad }
+                Ok(RangeRows { batch, sample_ids: UInt64Array::from_iter_values([]), bad })
             }
-        };
-        core.meter.count(Step::Preparing, begun);
-        Ok(Made { ids, rows, is_new: true })
+        }
     }
 
     /// Keeps what was computed. If that fails, the feed continues without keeping more for a while.

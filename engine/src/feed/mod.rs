@@ -5,13 +5,16 @@
 //! schedules windows, and [`runner`] drives it. [`reader`] cuts a rank's batches from windows. A trainer only stores a
 //! [`Token`].
 
+mod auto_cache;
 mod buckets;
 mod cache_report;
 mod copy_out;
 mod costs;
 mod count;
+mod demand;
 mod feed_core;
 mod id;
+mod keeps;
 mod lookups;
 mod memo;
 mod opening;
@@ -25,6 +28,7 @@ mod snapshots;
 mod spec;
 mod store;
 mod trace;
+mod trial;
 mod window;
 
 use std::sync::Arc;
@@ -38,6 +42,8 @@ pub use cache_report::CacheReport;
 pub(crate) use costs::Step;
 pub use costs::{CostMeter, FeedCosts};
 pub(crate) use feed_core::FeedCore;
+pub(crate) use keeps::Keeps;
+pub(crate) use memo::Memo;
 pub(crate) use opening::{FeedParts, OpenFeeds};
 pub use plan::WindowPlan;
 pub use reader::Reader;
@@ -47,6 +53,8 @@ pub(crate) use spec::SpecTable;
 pub use spec::{FeedSpec, LookupSpec, operator_differences, operator_versions};
 pub use store::{StoreUsage, StoredState, StoredWindow, WindowRows, WindowStore};
 pub use trace::SourceRow;
+pub(crate) use trial::Candidate;
+pub use trial::{Trial, Work};
 pub(crate) use window::Window;
 
 use crate::compile::{Lengths, LookupPlan, Stage};
@@ -167,7 +175,7 @@ impl Feed {
 
     /// The stage to show: that which keeps something, if there is one.
     pub(crate) fn shown_stage(&self) -> &Stage {
-        self.core().memo.as_ref().map_or(&self.core().stage, |memo| &memo.stage)
+        self.core().keeps.memo().map_or(&self.core().stage, |memo| &memo.stage)
     }
 
     /// What counts the costs of this feed in this process.
@@ -178,12 +186,16 @@ impl Feed {
     /// What the feed keeps, for `EXPLAIN PIPELINE`. Computes a few rows.
     pub(crate) async fn explain_cache(&self) -> Result<Option<CacheReport>> {
         let core = self.core();
-        match (&core.memo, &core.pieces) {
+        if let Keeps::Best(best) = &core.keeps {
+            return best.explain(core).await.map(Some);
+        }
+        match (core.keeps.memo(), &core.pieces) {
             (Some(memo), _) => memo.explain(core).await.map(Some),
             (None, Some(pieces)) => {
                 let (bytes, folder) = (pieces.usage().await.bytes, pieces.folder().display().to_string());
                 let (mode, limit, is_local) = (core.cache, Some(pieces.limit()), core.dataset.is_local());
-                Ok(Some(CacheReport { mode, folder, rows: None, bytes, limit, is_local, bytes_per_byte: None }))
+                let choice = None;
+                Ok(Some(CacheReport { mode, folder, rows: None, bytes, limit, is_local, bytes_per_byte: None, choice }))
             }
             (None, None) => Ok(None),
         }
@@ -278,9 +290,10 @@ impl Feed {
             return Err(Error::invalid("dynamic delivery needs a dispatcher that the ranks share")
                 .with_hint("start a server, and let every rank connect to it"));
         }
-        if let Some(memo) = &self.core().memo {
-            memo.read_by(settings.rank, settings.world_size);
-        }
+        self.core().keeps.read_by(settings.rank, settings.world_size);
+        // A loop that names no end reads the greatest number of epochs.
+        let epochs = (settings.epochs < EPOCHS_MAX).then(|| settings.epochs.saturating_sub(begin.window.epoch));
+        Keeps::begin(self.core(), epochs);
         let reading = self.runner.join(begin.window, settings.epochs);
         Ok(Reader::new(reading, settings, begin))
     }

@@ -1,6 +1,7 @@
 //! Opens a pipeline as a feed. Equal feeds of a session share their windows.
 
 use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 
 use datafusion::prelude::SessionContext;
@@ -10,13 +11,18 @@ use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
 use super::Feed;
+use super::auto_cache::AutoCache;
 use super::costs::CostMeter;
+use super::demand::Demand;
 use super::feed_core::FeedCore;
 use super::id::feed_id;
+use super::keeps::Keeps;
 use super::memo::Memo;
 use super::plan::FeedPlan;
 use super::runner::Runner;
-use crate::compile::Audience;
+use super::trial::Candidate;
+use crate::build::build;
+use crate::compile::{Audience, Keeping};
 use crate::error::{Error, Result};
 use crate::executor::Executor;
 use crate::pipeline::Pipeline;
@@ -28,6 +34,8 @@ pub(crate) struct FeedParts<'a> {
     pub(crate) cache: CacheMode,
     /// Where pieces of remote files are kept, if they are.
     pub(crate) pieces: Option<Arc<PieceCache>>,
+    /// The most bytes that a feed keeps if it chooses what.
+    pub(crate) cache_limit: u64,
     /// The sample columns to compute, or `None` for all.
     pub(crate) columns: Option<&'a [String]>,
     /// Plans the parts that only some feeds need.
@@ -52,8 +60,9 @@ const SMALL_RANGES_MAX: u64 = 1 << 22;
 impl Feed {
     pub(crate) fn open(parts: FeedParts<'_>) -> Result<Self> {
         let FeedParts { pipeline, settings, cache, columns, context, executor, stores, root, .. } = parts;
+        let keeps_pieces = Arc::new(AtomicBool::new(cache == CacheMode::Source));
         let dataset = match &parts.pieces {
-            Some(pieces) => pipeline.dataset.keeping_pieces(Arc::clone(pieces)),
+            Some(pieces) => pipeline.dataset.keeping_pieces(Arc::clone(pieces), Arc::clone(&keeps_pieces)),
             None => pipeline.dataset.clone(),
         };
         if dataset.snapshot().rows() == 0 {
@@ -91,17 +100,30 @@ impl Feed {
             return Err(Error::invalid("\"cache\" cannot be combined with \"bucket_by_length\"")
                 .with_hint("leave out one of them"));
         }
-        let memo = match columns {
+        let memo = |keeping| Memo::of(&pipeline, keeping, settings.seed, &context.state(), &stores, root).map(Arc::new);
+        let keeps = match cache {
             // A stage of some columns would keep something else.
-            Some(_) => None,
-            None => Memo::of(&pipeline, cache, settings.seed, &context.state(), &stores, root)?.map(Arc::new),
+            _ if columns.is_some() => Keeps::Nothing,
+            CacheMode::None | CacheMode::Source => Keeps::Nothing,
+            CacheMode::Prefix => Keeps::Part(memo(Keeping::WHOLE_PREFIX)?),
+            CacheMode::Full => Keeps::Part(memo(Keeping::All)?),
+            CacheMode::Auto => {
+                let candidates = match lengths.is_some() && stage.layers().is_empty() {
+                    // As above, rows cannot be kept.
+                    true => Vec::new(),
+                    false => candidates(&pipeline, memo),
+                };
+                let pieces = parts.pieces.is_some().then(|| Arc::clone(&keeps_pieces));
+                let record = format!("{}/trials/{}.json", root.trim_end_matches('/'), trial_id(&pipeline)?);
+                Keeps::Best(Arc::new(AutoCache::new(candidates, pieces, parts.cache_limit, record)))
+            }
         };
         // Different columns have different bad rows, and each file of bad rows is written only once.
         let of_columns = columns.map(|columns| blake3::hash(columns.join("\0").as_bytes()).to_hex());
         let of_columns = of_columns.map_or(String::new(), |hash| format!("-{}", &hash[..8]));
         check_ranges(&dataset, &settings)?;
         let ranges = dataset.row_ranges((settings.window_bytes / RANGES_PER_WINDOW).max(1));
-        let meter = CostMeter::new(memo.as_ref().map_or(&stage, |memo| &memo.stage).costs());
+        let meter = CostMeter::new(keeps.memo().map_or(&stage, |memo| &memo.stage).costs());
         let core = FeedCore {
             quarantine_url: format!("{}/quarantine/{id}{of_columns}", root.trim_end_matches('/')),
             root: root.to_owned(),
@@ -114,7 +136,8 @@ impl Feed {
             stage,
             cache,
             pieces: parts.pieces,
-            memo,
+            keeps,
+            demand: Demand::default(),
             lengths,
             lookups: OnceCell::new(),
             lookup_bytes_max: parts.lookup_bytes_max,
@@ -126,6 +149,23 @@ impl Feed {
         open.insert(key, Arc::downgrade(&runner));
         Ok(Self { pipeline, runner })
     }
+}
+
+/// The places where a pipeline's samples may be kept. A place where they may not is none.
+fn candidates(pipeline: &Pipeline, memo: impl Fn(Keeping) -> Result<Arc<Memo>>) -> Vec<Candidate> {
+    let cuts = pipeline.cuts().unwrap_or_default().into_iter();
+    cuts.filter_map(|cut| {
+        let memo = memo(Keeping::Prefix { depth: cut.depth }).ok()?;
+        Some(Candidate { name: cut.after, memo, is_random: false })
+    })
+    .collect()
+}
+
+/// What identifies a trial of a pipeline: the same for each seed, batch size and process.
+fn trial_id(pipeline: &Pipeline) -> Result<String> {
+    let snapshot = pipeline.dataset.snapshot().id();
+    let name = serde_json::json!({ "query": pipeline.fingerprint(), "snapshot": snapshot, "build": build()? });
+    Ok(blake3::hash(name.to_string().as_bytes()).to_hex()[..32].to_owned())
 }
 
 /// Refuses windows so small that the list of their row ranges, about a hundred bytes each, would take gigabytes.

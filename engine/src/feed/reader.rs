@@ -15,6 +15,7 @@ use forebay_delivery::{Cut, Cutter, EmptyEpoch, Origin, Plan, ReadSettings, Step
 use forebay_protocol::{Batch, OnError};
 use futures::Stream;
 
+use super::demand::Taking;
 use super::feed_core::FeedCore;
 use super::runner::WindowCursor;
 use super::window::Window;
@@ -51,6 +52,7 @@ pub struct Reader {
     /// The error of a bad row, returned after the batches before it.
     raised: Option<Error>,
     failed: bool,
+    taking: Taking,
 }
 
 /// The next window to take, and its first offset.
@@ -110,6 +112,7 @@ impl Reader {
             result_bytes_per_row: None,
             raised: None,
             failed: false,
+            taking: Taking::default(),
         }
     }
 
@@ -118,8 +121,13 @@ impl Reader {
         if self.failed {
             return None;
         }
+        let core = Arc::clone(self.core());
+        self.taking.asks(&core.demand);
         let next = self.advance().await;
         self.failed = next.is_err();
+        if let Ok(Some(batch)) = &next {
+            self.taking.returns(&core.demand, batch.positions);
+        }
         next.transpose()
     }
 

@@ -45,7 +45,7 @@ impl Runner {
     pub(crate) fn new(core: Arc<FeedCore>, memory_limit_bytes: u64) -> Arc<Self> {
         let mut sequencer = Sequencer::new(WindowPlan(Arc::clone(&core.plan)), 0);
         // What is kept may be much larger than its source, and then no second window would fit.
-        let windows_at_least = if core.memo.is_some() { 2 } else { 0 };
+        let windows_at_least = if core.keeps.may_keep() { 2 } else { 0 };
         let limits = WorkerLimits { memory_bytes: memory_limit_bytes, computing: COMPUTING_MAX, windows_at_least };
         let joined = sequencer.handle(Event::WorkerJoined { worker: HERE, limits });
         joined.expect("says nothing about a window");

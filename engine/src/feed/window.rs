@@ -78,7 +78,7 @@ struct Row {
 impl Window {
     /// Reads, filters and orders the rows of window `id`.
     pub(crate) async fn prepare(core: &Arc<FeedCore>, id: WindowId) -> Result<Self> {
-        if let Some(memo) = &core.memo
+        if let Some(memo) = core.keeps.memo()
             && let Some(wanted) = memo.wanted(core, id).await
         {
             return Self::prepare_keeping(core, memo, id, wanted).await;
@@ -125,11 +125,7 @@ impl Window {
         id: WindowId,
         wanted: Vec<Wanted>,
     ) -> Result<Self> {
-        // The layer that keeps rows joins nothing.
-        let no_lookups = [None];
-        let has_layers = !core.stage.layers().is_empty();
-        let lookups = if has_layers { core.lookups().await? } else { &no_lookups };
-        let mut window = Builder::new(core, &memo.stage, lookups, id.epoch);
+        let mut window = Builder::new(core, &memo.stage, keeping_lookups(core).await?, id.epoch);
         let epoch = core.drawing_epoch(id.epoch);
         let mut gets = stream::iter(wanted)
             .map(|wanted| {
@@ -161,6 +157,22 @@ impl Window {
         }
         window.add_risen(group).await?;
         memo.keep(new, &core.meter).await;
+        window.make_of_window().await?;
+        window.finish()
+    }
+
+    /// A window of the first epoch with these source rows.
+    pub(super) async fn of_source(core: &Arc<FeedCore>, rows: RangeRows) -> Result<Self> {
+        let mut window = Builder::new(core, &core.stage, core.lookups().await?, 0);
+        window.add(vec![rows]).await?;
+        window.make_of_window().await?;
+        window.finish()
+    }
+
+    /// A window of the first epoch with these rows that the keeping stage made.
+    pub(super) async fn of_made(core: &Arc<FeedCore>, memo: &Memo, rows: RangeRows) -> Result<Self> {
+        let mut window = Builder::new(core, &memo.stage, keeping_lookups(core).await?, 0);
+        window.add_risen(vec![rows]).await?;
         window.make_of_window().await?;
         window.finish()
     }
@@ -367,6 +379,14 @@ impl Window {
                 .then(|| ids(|rows| rows.origins.as_ref().unwrap_or(&rows.sample_ids))),
             step_lengths: None,
         })
+    }
+}
+
+/// The lookup tables of a keeping stage. A layer that only keeps rows joins nothing.
+async fn keeping_lookups(core: &Arc<FeedCore>) -> Result<&[Option<Lookup>]> {
+    match core.stage.layers().is_empty() {
+        true => Ok(&[None]),
+        false => core.lookups().await,
     }
 }
 

@@ -1,7 +1,7 @@
 //! A session: tables, pipelines, worker threads and memory limits. It runs SQL and opens feeds.
 //!
 //! The [`catalog`] holds tables and pipelines by name. [`statements`] runs SQL over it and returns [`outputs`].
-//! [`jobs`] writes samples to files, [`specs`] opens feeds described by another process, and [`beside`] replaces
+//! [`jobs`] writes samples to files, [`trials`] measures what keeping samples would save, [`specs`] opens feeds described by another process, and [`beside`] replaces
 //! scripts while feeds are read.
 
 mod beside;
@@ -12,6 +12,7 @@ mod outputs;
 mod piece_caches;
 mod specs;
 mod statements;
+mod trials;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -91,6 +92,11 @@ impl Session {
         self.executor.threads()
     }
 
+    /// The most bytes that a feed keeps.
+    pub fn cache_limit(&self) -> u64 {
+        self.piece_caches.limit()
+    }
+
     /// URL or absolute path of the folder that Forebay writes to.
     pub fn root(&self) -> &str {
         &self.root
@@ -167,6 +173,8 @@ impl Session {
     ) -> Result<Feed> {
         let pieces = match cache {
             CacheMode::Source => Some(self.piece_caches.of_root(root)?),
+            // Without a local disk, there is one choice less.
+            CacheMode::Auto if !pipeline.dataset.is_local() => self.piece_caches.of_root(root).ok(),
             _ => None,
         };
         Feed::open(FeedParts {
@@ -174,6 +182,7 @@ impl Session {
             settings,
             cache,
             pieces,
+            cache_limit: self.piece_caches.limit(),
             columns,
             context: self.catalog.context(),
             executor: Arc::clone(&self.executor),

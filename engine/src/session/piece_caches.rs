@@ -23,6 +23,11 @@ impl PieceCaches {
         Self { folder, limit, open: Mutex::default() }
     }
 
+    /// The most bytes of each.
+    pub(super) fn limit(&self) -> u64 {
+        self.limit
+    }
+
     /// The cache of a feed with this root.
     ///
     /// # Errors

@@ -45,11 +45,14 @@ pub enum CacheMode {
     Prefix,
     /// Also random results: all epochs have those of the first.
     Full,
+    /// What is measured to pay off, of `none`, `source`, and `prefix` at several places of the query. It changes no
+    /// sample.
+    Auto,
 }
 
 impl CacheMode {
     /// The values as text.
-    pub const WORDS: &[&str] = &["none", "source", "prefix", "full"];
+    pub const WORDS: &[&str] = &["none", "source", "prefix", "full", "auto"];
 }
 
 /// How batches are assigned to ranks.

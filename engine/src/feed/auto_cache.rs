@@ -1,0 +1,250 @@
+//! Chooses what a feed keeps: nothing, what it reads of remote files, or its samples at one of several cuts.
+//!
+//! A trial measures each cut while the first windows are computed, and the policy chooses by it. No choice changes a
+//! sample, so windows before and after it belong together. What was measured is recorded under the root, so that other
+//! processes of the feed, and later jobs, need not measure again. Each decides by itself, for its own epochs. Rows that
+//! somebody has kept already cost nothing to keep, so a job that finds them reads them.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use forebay_policy::{Estimate, Weights, advise};
+use forebay_protocol::CacheMode;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use super::cache_report::CacheReport;
+use super::feed_core::FeedCore;
+use super::memo::Memo;
+use super::trial::{Candidate, Trial, Work};
+use crate::error::{Error, Result};
+use crate::executor::Task;
+
+/// About the time that a trial may compute beside the first windows.
+const TRIAL_SECONDS: f64 = 1.0;
+/// The epochs that a feed is expected to be read if nobody says how many.
+const EPOCHS_UNKNOWN: u32 = 10;
+/// Rows that others keep are used if they are at least this share of the epoch.
+const KEPT_SHARE_LEAST: f64 = 0.5;
+/// Raise this when records have another form or meaning.
+const RECORD_VERSION: u32 = 1;
+
+/// A choice of what to keep that is made while the feed is read.
+pub(crate) struct AutoCache {
+    candidates: Vec<Candidate>,
+    /// Switches keeping of remote files' pieces on; `None` if no file is remote.
+    pieces: Option<Arc<AtomicBool>>,
+    limit_bytes: u64,
+    record_url: String,
+    choice: OnceLock<Choice>,
+    task: Mutex<Option<Task<()>>>,
+}
+
+/// What was chosen, and why.
+#[derive(Clone, Debug)]
+pub(crate) struct Choice {
+    /// The index of the candidate whose rows are kept.
+    candidate: Option<usize>,
+    /// Whether pieces of remote files are kept.
+    keeps_pieces: bool,
+    /// The most bytes to keep.
+    limit_bytes: u64,
+    reason: String,
+}
+
+/// What a trial measured, for other processes and later jobs.
+#[derive(Serialize, Deserialize)]
+struct Record {
+    version: u32,
+    trial: Trial,
+}
+
+impl AutoCache {
+    pub(super) fn new(
+        candidates: Vec<Candidate>,
+        pieces: Option<Arc<AtomicBool>>,
+        limit_bytes: u64,
+        record_url: String,
+    ) -> Self {
+        let (choice, task) = (OnceLock::new(), Mutex::new(None));
+        Self { candidates, pieces, limit_bytes, record_url, choice, task }
+    }
+
+    pub(crate) fn candidates(&self) -> &[Candidate] {
+        &self.candidates
+    }
+
+    /// What is kept of the feed's rows, once that is chosen.
+    pub(super) fn memo(&self) -> Option<&Arc<Memo>> {
+        let candidate = self.choice.get()?.candidate?;
+        self.candidates.get(candidate).map(|candidate| &candidate.memo)
+    }
+
+    /// All that may be kept of the feed's rows.
+    pub(super) fn memos(&self) -> impl Iterator<Item = &Arc<Memo>> {
+        self.candidates.iter().map(|candidate| &candidate.memo)
+    }
+
+    /// Begins to choose, in the background, for a feed that will be read until `epochs`, if that is known.
+    pub(super) fn begin(self: &Arc<Self>, core: &Arc<FeedCore>, epochs: Option<u64>) {
+        let mut task = self.task.lock();
+        if task.is_some() {
+            return;
+        }
+        let (this, its) = (Arc::clone(self), Arc::clone(core));
+        *task = Some(core.executor.spawn(async move {
+            let choice = match this.choose(&its, epochs).await {
+                Ok(choice) => choice,
+                Err(error) => {
+                    tracing::warn!(feed = %its.id, %error, "nothing is kept: what it would save cannot be measured");
+                    Choice { candidate: None, keeps_pieces: false, limit_bytes: 0, reason: error.message().to_owned() }
+                }
+            };
+            tracing::info!(feed = %its.id, "{}", choice.reason);
+            this.take(choice);
+        }));
+    }
+
+    fn take(&self, choice: Choice) {
+        if let Some(memo) = choice.candidate.and_then(|at| self.candidates.get(at)).map(|candidate| &candidate.memo) {
+            memo.limit(choice.limit_bytes);
+        }
+        if let Some(pieces) = &self.pieces {
+            pieces.store(choice.keeps_pieces, Ordering::Relaxed);
+        }
+        let _ = self.choice.set(choice);
+    }
+
+    /// The choice for what is known now.
+    pub(crate) async fn choose(&self, core: &Arc<FeedCore>, epochs: Option<u64>) -> Result<Choice> {
+        let trial = match self.recorded(core).await {
+            Some(trial) => trial,
+            None => {
+                let trial = Trial::run(core, &self.candidates, TRIAL_SECONDS).await?;
+                self.record(core, &trial).await;
+                trial
+            }
+        };
+        let work = Work {
+            epochs_to_come: epochs.map_or(EPOCHS_UNKNOWN, |epochs| u32::try_from(epochs).unwrap_or(u32::MAX)),
+            demand: core.demand.samples_per_second(),
+            limit_bytes: self.limit_bytes as f64,
+            ..Work::of(core)
+        };
+        let advice = advise(&trial.measured(&work), None, &Weights::default()).map_err(refused)?;
+        let passes = f64::from(work.epochs_to_come);
+        let (nothing, mut chosen) = (&advice.estimates[0], advice.chosen);
+        let mut total = advice.choice().total_seconds;
+        for (at, Candidate { memo, .. }) in self.candidates.iter().enumerate() {
+            memo.learn().await?;
+            let share = memo.usage().rows as f64 / trial.rows_of_epoch.max(1) as f64;
+            let estimate = &advice.estimates[at + FIRST_CANDIDATE];
+            let reading = passes * estimate.epoch_seconds;
+            if share >= KEPT_SHARE_LEAST && estimate.epoch_seconds < nothing.epoch_seconds && reading < total {
+                (chosen, total) = (at + FIRST_CANDIDATE, reading);
+            }
+        }
+        let estimate = &advice.estimates[chosen];
+        let keeps_pieces = chosen == SOURCE_AT && self.pieces.is_some();
+        Ok(Choice {
+            candidate: chosen.checked_sub(FIRST_CANDIDATE),
+            keeps_pieces,
+            limit_bytes: self.limit_bytes,
+            reason: reason(estimate, nothing, keeps_pieces),
+        })
+    }
+
+    /// What is chosen, or would be, for `EXPLAIN PIPELINE`. Computes a few rows.
+    pub(super) async fn explain(self: &Arc<Self>, core: &Arc<FeedCore>) -> Result<CacheReport> {
+        let choice = match self.choice.get() {
+            Some(choice) => choice.clone(),
+            None => {
+                let (this, its) = (Arc::clone(self), Arc::clone(core));
+                core.executor.spawn(async move { this.choose(&its, None).await }).join().await??
+            }
+        };
+        let memo = choice.candidate.and_then(|at| self.candidates.get(at)).map(|candidate| &candidate.memo);
+        let usage = memo.map(|memo| memo.usage());
+        Ok(CacheReport {
+            mode: CacheMode::Auto,
+            folder: memo.map_or_else(String::new, |memo| memo.folder().to_owned()),
+            rows: usage.map(|usage| usage.rows),
+            bytes: usage.map_or(0, |usage| usage.bytes),
+            limit: Some(choice.limit_bytes),
+            is_local: self.pieces.is_none(),
+            bytes_per_byte: None,
+            choice: Some(choice.reason),
+        })
+    }
+
+    /// What another process has measured.
+    async fn recorded(&self, core: &FeedCore) -> Option<Trial> {
+        let bytes = core.stores.get(&self.record_url).await.ok()?;
+        let record: Record = serde_json::from_slice(&bytes).ok()?;
+        let is_whole = record.version == RECORD_VERSION
+            && record.trial.cuts.len() == self.candidates.len() + 1
+            && record
+                .trial
+                .cuts
+                .iter()
+                .skip(1)
+                .zip(&self.candidates)
+                .all(|(cut, candidate)| cut.name == candidate.name);
+        is_whole.then_some(record.trial)
+    }
+
+    /// Records what was measured. Without a record, others measure again.
+    async fn record(&self, core: &FeedCore, trial: &Trial) {
+        let record = Record { version: RECORD_VERSION, trial: trial.clone() };
+        let written = match serde_json::to_vec(&record) {
+            Ok(text) => core.stores.put(&self.record_url, Bytes::from(text)).await,
+            Err(_) => return,
+        };
+        if let Err(error) = written {
+            tracing::debug!(url = self.record_url, %error, "what was measured is not recorded");
+        }
+    }
+}
+
+/// The error of a policy that was asked wrongly.
+fn refused(error: forebay_policy::Error) -> Error {
+    Error::invalid(error.message).with_hint(error.hint)
+}
+
+/// The places of the source and of the first candidate in the policy's advice, which begins with keeping nothing.
+const SOURCE_AT: usize = 1;
+const FIRST_CANDIDATE: usize = 2;
+
+impl Work {
+    /// The work of a feed in this process.
+    pub(crate) fn of(core: &FeedCore) -> Self {
+        Self {
+            epochs_to_come: EPOCHS_UNKNOWN,
+            other_jobs: 0,
+            demand: None,
+            trainers: 1,
+            cores: core.executor.threads() as f64,
+            limit_bytes: f64::MAX,
+        }
+    }
+}
+
+fn reason(chosen: &Estimate, nothing: &Estimate, keeps_pieces: bool) -> String {
+    let rate = |estimate: &Estimate| estimate.samples_per_second.round();
+    let now = format!("{} samples/s without a cache", rate(nothing));
+    match &chosen.cut {
+        Some(_) if keeps_pieces => format!(
+            "cache: what is read of remote files, {:.1} GB, gives {} samples/s from epoch 2; {now}",
+            chosen.kept_bytes / 1e9,
+            rate(chosen)
+        ),
+        Some(cut) if cut != super::trial::SOURCE => format!(
+            "cache: {:.0} % of the samples after {cut}, {:.1} GB, give {} samples/s from epoch 2; {now}",
+            chosen.share * 100.0,
+            chosen.kept_bytes / 1e9,
+            rate(chosen)
+        ),
+        _ => format!("cache: nothing, since it would not pay off; {now}"),
+    }
+}

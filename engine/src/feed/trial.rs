@@ -1,0 +1,323 @@
+//! Measures what a feed costs, cut by cut of its query, on a few of its rows.
+//!
+//! PRESTO (SIGMOD 2022) runs a pipeline once for each cut. A trial runs each cut over the same few rows, row range by
+//! row range, so that whatever else the machine does slows all cuts alike. What a cut saves is measured, not summed up
+//! from calls: calls that run together cost less than each alone.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forebay_delivery::WindowId;
+use forebay_policy::{Cut, Measured, Store, Workload};
+use forebay_protocol::random_id;
+use forebay_storage::{RangeRows, RowRange, store_rates};
+use futures::future::try_join_all;
+use serde::{Deserialize, Serialize};
+
+use super::costs::READS_MAX;
+use super::feed_core::FeedCore;
+use super::memo::Memo;
+use super::rows_read::limited;
+use super::window::Window;
+use crate::error::Result;
+
+/// A trial measures at most this share of an epoch's rows, and at least one row.
+pub(super) const ROWS_SHARE: f64 = 0.05;
+/// The most bytes of source rows that are in memory at a time, and that are computed at a time.
+const BYTES_AT_ONCE: u64 = 16 << 20;
+const RANGE_BYTES_MAX: u64 = 4 << 20;
+/// The least time that a read takes, so that a rate is finite.
+const READ_LEAST: Duration = Duration::from_micros(10);
+/// The name of the source among cuts.
+pub(super) const SOURCE: &str = "source";
+
+/// A place where the feed may keep its samples.
+#[derive(Clone)]
+pub(crate) struct Candidate {
+    pub(crate) name: String,
+    pub(crate) memo: Arc<Memo>,
+    /// Whether a sample differs between epochs there.
+    pub(crate) is_random: bool,
+}
+
+/// What a trial measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Trial {
+    /// Source rows that were measured.
+    pub rows: u64,
+    /// Source rows of an epoch.
+    pub rows_of_epoch: u64,
+    /// Samples that were made of the measured rows.
+    pub samples: u64,
+    /// Places to keep samples: the source, then those of the query. The time of each is what keeping saves.
+    pub cuts: Vec<Cut>,
+    /// Thread-seconds to compute a sample from its source rows.
+    pub seconds_per_sample: f64,
+    /// The store that the source is read from.
+    pub source: Store,
+    /// The store under the session's root.
+    pub cache: Store,
+}
+
+/// The work to come, as far as it is known.
+#[derive(Clone, Copy, Debug)]
+pub struct Work {
+    /// Epochs that the job will read.
+    pub epochs_to_come: u32,
+    /// Other jobs that read the same samples as often, afterwards.
+    pub other_jobs: u32,
+    /// Samples per second that all trainers take when they never wait, if known.
+    pub demand: Option<f64>,
+    /// Trainers, each with its own price.
+    pub trainers: u32,
+    /// Cores that compute.
+    pub cores: f64,
+    /// The most bytes to keep.
+    pub limit_bytes: f64,
+}
+
+/// A demand that is not known is greater than what any machine computes.
+const DEMAND_UNKNOWN: f64 = 1e9;
+
+impl Trial {
+    /// Measures until a share of the rows, or about so many seconds of computing, have been spent.
+    ///
+    /// # Errors
+    /// Those of reading and computing, and of the store under the feed's root.
+    pub(crate) async fn run(core: &Arc<FeedCore>, candidates: &[Candidate], seconds: f64) -> Result<Self> {
+        let rows_of_epoch = core.plan.epoch(0).rows();
+        let mut left = ((rows_of_epoch as f64 * ROWS_SHARE) as u64).max(1);
+        let mut sums = Sums::new(candidates.len());
+        let mut ranges = Ranges::new(core);
+        let begun = Instant::now();
+        while begun.elapsed().as_secs_f64() < seconds {
+            let group = ranges.next(left);
+            if group.is_empty() {
+                break;
+            }
+            left -= group.iter().map(|range| range.rows).sum::<u64>();
+            sums.read(core, &group, candidates, seconds, begun).await?;
+        }
+        let folder = format!("{}/trial", core.root.trim_end_matches('/'));
+        let rates = store_rates(&core.stores, &folder, &format!("{:016x}", random_id()?)).await?;
+        Ok(sums.trial(rows_of_epoch, candidates, rates))
+    }
+
+    /// Samples of an epoch, estimated from those of the measured rows.
+    pub fn samples_of_epoch(&self) -> f64 {
+        (self.rows_of_epoch as f64 * self.samples as f64 / self.rows.max(1) as f64).max(1.0)
+    }
+
+    /// The question to the policy: see [`forebay_policy::advise`].
+    pub fn measured(&self, work: &Work) -> Measured {
+        Measured {
+            cuts: self.cuts.clone(),
+            source: self.source,
+            cache: self.cache,
+            workload: Workload {
+                samples: self.samples_of_epoch(),
+                epochs_to_come: work.epochs_to_come,
+                other_jobs: work.other_jobs,
+                trainers_samples_per_second: work.demand.unwrap_or(DEMAND_UNKNOWN),
+                trainers: work.trainers,
+                cores: work.cores,
+                cores_per_worker: work.cores,
+            },
+            limit_bytes: work.limit_bytes,
+        }
+    }
+}
+
+/// The row ranges to measure, from windows of the whole epoch.
+struct Ranges<'a> {
+    core: &'a FeedCore,
+    /// Not read yet, of the windows before `window`.
+    rest: Vec<RowRange>,
+    window: u32,
+}
+
+impl<'a> Ranges<'a> {
+    fn new(core: &'a FeedCore) -> Self {
+        Self { core, rest: Vec::new(), window: 0 }
+    }
+
+    /// Ranges of at most `rows` rows to read at a time.
+    fn next(&mut self, rows: u64) -> Vec<RowRange> {
+        let (mut group, mut left, mut bytes) = (Vec::new(), rows, 0);
+        while left > 0 && group.len() < READS_MAX && bytes < BYTES_AT_ONCE {
+            let Some(range) = self.rest.pop() else {
+                if self.window >= self.core.plan.epoch(0).windows() {
+                    break;
+                }
+                let of_window = self.core.plan.single_ranges(WindowId { epoch: 0, index: self.window });
+                self.rest.extend(of_window.into_iter().map(|(range, rows)| first_rows(&range, rows)));
+                self.window += 1;
+                continue;
+            };
+            let at_once = (range.rows * RANGE_BYTES_MAX / range.bytes.max(1)).max(1);
+            let range = first_rows(&range, left.min(at_once));
+            (left, bytes) = (left - range.rows, bytes + range.bytes);
+            group.push(range);
+        }
+        group
+    }
+}
+
+/// The first rows of a range.
+fn first_rows(range: &RowRange, rows: u64) -> RowRange {
+    let rows = rows.min(range.rows);
+    let bytes = (u128::from(range.bytes) * u128::from(rows)).div_ceil(u128::from(range.rows.max(1))) as u64;
+    RowRange { rows, bytes, ..*range }
+}
+
+/// What a trial has counted.
+struct Sums {
+    rows: u64,
+    samples: u64,
+    /// Of the rows that were read, which may be more than were computed.
+    read_rows: u64,
+    bytes: u64,
+    reads: u64,
+    reading: Duration,
+    /// Of the whole query over source rows.
+    whole: Duration,
+    /// Of each candidate: the time of the rest of the query over what it keeps, bytes kept, and blocks.
+    rest: Vec<(Duration, u64, u64)>,
+    is_warm: bool,
+}
+
+impl Sums {
+    fn new(candidates: usize) -> Self {
+        Self {
+            rows: 0,
+            samples: 0,
+            read_rows: 0,
+            bytes: 0,
+            reads: 0,
+            reading: Duration::ZERO,
+            whole: Duration::ZERO,
+            rest: vec![Default::default(); candidates],
+            is_warm: false,
+        }
+    }
+
+    /// Reads some ranges at a time, and computes them one by one.
+    async fn read(
+        &mut self,
+        core: &Arc<FeedCore>,
+        group: &[RowRange],
+        candidates: &[Candidate],
+        seconds: f64,
+        begun: Instant,
+    ) -> Result<()> {
+        let (columns, categories) = (core.stage.read_columns(), core.stage.read_categories());
+        let since = Instant::now();
+        let read = group.iter().map(|range| core.dataset.read_with_dictionaries(range, columns, categories));
+        let read = try_join_all(read).await?;
+        self.reading += since.elapsed();
+        self.read_rows += group.iter().map(|range| range.rows).sum::<u64>();
+        self.bytes += group.iter().map(|range| range.bytes).sum::<u64>();
+        self.reads += group.len() as u64;
+        for (range, rows) in group.iter().zip(read) {
+            let rows = limited(rows, core.limit);
+            if !self.is_warm {
+                // The first rows pay for memory that the others use again.
+                compute(core, rows.clone(), candidates, range).await?;
+                self.is_warm = true;
+            }
+            let computed = compute(core, rows, candidates, range).await?;
+            self.rows += range.rows;
+            self.samples += computed.samples;
+            self.whole += computed.whole;
+            for (sum, (time, bytes)) in self.rest.iter_mut().zip(computed.rest) {
+                *sum = (sum.0 + time, sum.1 + bytes, sum.2 + 1);
+            }
+            if begun.elapsed().as_secs_f64() >= seconds {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn trial(self, rows_of_epoch: u64, candidates: &[Candidate], rates: forebay_storage::StoreRates) -> Trial {
+        let samples = self.samples.max(1) as f64;
+        let reading = self.reading.max(READ_LEAST).as_secs_f64();
+        let source_rate = (self.bytes as f64 / reading).max(1.0);
+        let bytes_per_row = self.bytes as f64 / self.read_rows.max(1) as f64;
+        let whole = self.whole.as_secs_f64() / samples;
+        let mut cuts = vec![Cut {
+            name: SOURCE.to_owned(),
+            compute_seconds_per_sample: 0.0,
+            bytes_per_sample: bytes_per_row * self.rows as f64 / samples,
+            is_random: false,
+        }];
+        let (mut saved, mut block_bytes) = (0.0_f64, 0.0_f64);
+        for (candidate, (rest, bytes, blocks)) in candidates.iter().zip(&self.rest) {
+            // A later cut saves no less than one before it, whatever the noise of measuring.
+            saved = saved.max(whole - rest.as_secs_f64() / samples);
+            block_bytes = block_bytes.max(*bytes as f64 / (*blocks).max(1) as f64);
+            cuts.push(Cut {
+                name: candidate.name.clone(),
+                compute_seconds_per_sample: saved,
+                bytes_per_sample: *bytes as f64 / samples,
+                is_random: candidate.is_random,
+            });
+        }
+        let store = |read: f64, written: f64, bytes: f64| Store {
+            bytes_per_second: read.max(1.0),
+            written_bytes_per_second: written.max(1.0),
+            // The rates were measured with as many requests at a time.
+            seconds_per_request: 0.0,
+            bytes_per_request: bytes.max(1.0),
+        };
+        Trial {
+            rows: self.rows,
+            rows_of_epoch,
+            samples: self.samples,
+            cuts,
+            seconds_per_sample: whole,
+            source: store(source_rate, source_rate, self.bytes as f64 / self.reads.max(1) as f64),
+            cache: store(rates.read, rates.written, block_bytes),
+        }
+    }
+}
+
+/// What computing a row range has taken.
+struct Computed {
+    samples: u64,
+    whole: Duration,
+    /// For each candidate, the time of the rest of the query, and the bytes that it keeps.
+    rest: Vec<(Duration, u64)>,
+}
+
+async fn compute(
+    core: &Arc<FeedCore>,
+    rows: RangeRows,
+    candidates: &[Candidate],
+    range: &RowRange,
+) -> Result<Computed> {
+    let begun = Instant::now();
+    let samples = transformed(&Window::of_source(core, rows.clone()).await?).await?;
+    let whole = begun.elapsed();
+    let mut rest = Vec::with_capacity(candidates.len());
+    for Candidate { memo, .. } in candidates {
+        let reads_same =
+            core.stage.read_categories().is_empty() && memo.stage.read_columns() == core.stage.read_columns();
+        let made = match reads_same {
+            true => memo.made(core, std::slice::from_ref(&rows), 0).await?,
+            false => memo.made(core, &memo.source(core, *range).await?, 0).await?,
+        };
+        let bytes = memo.bytes_to_keep(&made)?;
+        let begun = Instant::now();
+        transformed(&Window::of_made(core, memo, made).await?).await?;
+        rest.push((begun.elapsed(), bytes));
+    }
+    Ok(Computed { samples, whole, rest })
+}
+
+/// Computes all samples of a window, and returns their number.
+async fn transformed(window: &Window) -> Result<u64> {
+    let all = 0..window.len();
+    let made = window.transform(std::slice::from_ref(&all), false).await?;
+    Ok(made.batches.iter().map(|batch| batch.num_rows() as u64).sum())
+}
