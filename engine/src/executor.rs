@@ -21,10 +21,16 @@ pub(crate) struct Executor {
 }
 
 impl Executor {
-    pub(crate) fn new(threads: usize) -> Result<Self> {
+    /// Starts the threads. With `yields`, they leave the processors to other threads that want them.
+    pub(crate) fn new(threads: usize, yields: bool) -> Result<Self> {
         let runtime = Builder::new_multi_thread()
             .worker_threads(threads)
             .thread_name("forebay-compute")
+            .on_thread_start(move || {
+                if yields {
+                    yield_to_others();
+                }
+            })
             .enable_all()
             .build()
             .map_err(|error| Error::internal(format!("cannot start {threads} worker threads: {error}")))?;
@@ -48,6 +54,25 @@ impl Executor {
         Task(AbortOnDropHandle::new(runtime.spawn(task)))
     }
 }
+
+/// The priority of threads that yield: of two that want one processor, the other gets nine tenths.
+const YIELDING_PRIORITY: i32 = 10;
+
+/// Lowers the priority of this thread, unless it is as low already.
+#[cfg(target_os = "linux")]
+fn yield_to_others() {
+    // On Linux, a thread's number stands for the thread alone.
+    let thread = Some(rustix::thread::gettid());
+    let is_higher = |priority: i32| priority < YIELDING_PRIORITY;
+    if rustix::process::getpriority_process(thread).is_ok_and(is_higher) {
+        // A system that forbids it leaves the priority as it is.
+        let _ = rustix::process::setpriority_process(thread, YIELDING_PRIORITY);
+    }
+}
+
+/// Other systems have priorities of processes only.
+#[cfg(not(target_os = "linux"))]
+fn yield_to_others() {}
 
 impl Drop for Executor {
     fn drop(&mut self) {

@@ -28,7 +28,7 @@ impl Session {
     /// Starts a session with the session options given as JSON.
     #[new]
     fn new(py: Python<'_>, options: &str) -> PyResult<Self> {
-        let builder = forebay_engine::Session::builder().options(json::<SessionOptions>(py, options)?);
+        let builder = forebay_engine::Session::builder().options(json::<SessionOptions>(py, options)?).yields(true);
         let session = OfProcess::new(Arc::new(builder.build().or_raise(py)?));
         Ok(Self { session, runtime: Runtime::new().or_raise(py)? })
     }

@@ -19,6 +19,7 @@ use crate::planner::planner;
 #[derive(Clone, Debug)]
 pub struct SessionBuilder {
     threads: usize,
+    yields: bool,
     window_memory_bytes: u64,
     lookup_memory_bytes: u64,
     cache_folder: Option<String>,
@@ -33,6 +34,7 @@ impl Session {
     pub fn builder() -> SessionBuilder {
         SessionBuilder {
             threads: std::thread::available_parallelism().map_or(1, usize::from),
+            yields: false,
             window_memory_bytes: 0,
             lookup_memory_bytes: 0,
             cache_folder: None,
@@ -53,6 +55,7 @@ impl SessionBuilder {
         let SessionOptions { cache_folder, cache_limit, sql_rows_limit, .. } = options;
         Self {
             threads: threads.unwrap_or(self.threads),
+            yields: self.yields,
             base: base.map_or(self.base, PathBuf::from),
             root: root.unwrap_or(self.root),
             window_memory_bytes: window_memory_limit.unwrap_or(self.window_memory_bytes),
@@ -67,6 +70,14 @@ impl SessionBuilder {
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads;
+        self
+    }
+
+    /// Sets whether the worker threads leave the processors to other threads that want them, such as a trainer's in the
+    /// same process. They do not by default. Only Linux has priorities of threads.
+    #[must_use]
+    pub fn yields(mut self, yields: bool) -> Self {
+        self.yields = yields;
         self
     }
 
@@ -121,7 +132,7 @@ impl SessionBuilder {
             executing: tokio::sync::Mutex::new(()),
             stores: Stores::new().with_base(&base),
             base,
-            executor: Arc::new(Executor::new(self.threads)?),
+            executor: Arc::new(Executor::new(self.threads, self.yields)?),
             root: absolute(self.root)?,
             window_memory_bytes: self.window_memory_bytes,
             lookup_memory_bytes: self.lookup_memory_bytes,
