@@ -5,24 +5,60 @@
 
 use std::any::Any;
 use std::future::Future;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use forebay_diagnostics::{is_thread_shortage, panic_text};
+use forebay_operators::replace_while_waiting;
+use forebay_policy::pieces_under_way;
+use parking_lot::Mutex;
 use tokio::runtime::{Builder, Runtime};
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::blocked::{Moment, Spent};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The session's worker threads.
 pub(crate) struct Executor {
     runtime: Option<Runtime>,
     threads: usize,
+    /// Pieces of work under way, if that follows from what they do.
+    width: Option<Width>,
     process: u32,
 }
 
+/// The threads of an executor.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Threads {
+    pub(crate) number: usize,
+    /// Whether more pieces than threads may be under way, because pieces that wait leave their thread to others.
+    pub(crate) widens: bool,
+    /// Whether they leave the processors to other threads that want them.
+    pub(crate) yields: bool,
+}
+
+/// The number of pieces that keeps the threads busy: see [`pieces_under_way`].
+struct Width {
+    now: AtomicUsize,
+    seen: Mutex<Seen>,
+}
+
+/// What the latest pieces did.
+#[derive(Default)]
+struct Seen {
+    pieces: u32,
+    seconds: f64,
+    blocked: f64,
+}
+
+/// Fewer pieces say little.
+const PIECES_LEAST: u32 = 8;
+/// The weight of what was seen before, for each piece that is seen.
+const MEMORY: f64 = 0.97;
+
 impl Executor {
-    /// Starts the threads. With `yields`, they leave the processors to other threads that want them.
-    pub(crate) fn new(threads: usize, yields: bool) -> Result<Self> {
+    pub(crate) fn new(threads: Threads) -> Result<Self> {
+        let Threads { number: threads, widens, yields } = threads;
         let runtime = Builder::new_multi_thread()
             .worker_threads(threads)
             .thread_name("forebay-compute")
@@ -30,15 +66,35 @@ impl Executor {
                 if yields {
                     yield_to_others();
                 }
+                if widens {
+                    replace_while_waiting();
+                }
             })
             .enable_all()
             .build()
             .map_err(|error| Error::internal(format!("cannot start {threads} worker threads: {error}")))?;
-        Ok(Self { runtime: Some(runtime), threads, process: std::process::id() })
+        let width = widens.then(|| Width { now: AtomicUsize::new(threads), seen: Mutex::default() });
+        Ok(Self { runtime: Some(runtime), threads, width, process: std::process::id() })
     }
 
+    /// The number of threads that compute.
     pub(crate) fn threads(&self) -> usize {
         self.threads
+    }
+
+    /// The number of pieces of work that should be under way: the number of threads, or more if pieces wait.
+    pub(crate) fn width(&self) -> usize {
+        self.width.as_ref().map_or(self.threads, |width| width.now.load(Ordering::Relaxed))
+    }
+
+    /// Runs a piece of work, and learns how much of its time it is blocked.
+    pub(crate) async fn piece<T>(&self, work: impl Future<Output = T>) -> T {
+        let begun = self.width.as_ref().and_then(|width| Some((width, Moment::now()?)));
+        let done = work.await;
+        if let Some((width, spent)) = begun.and_then(|(width, begun)| Some((width, begun.spent()?))) {
+            width.learn(self.threads, spent);
+        }
+        done
     }
 
     /// The total busy time of all threads.
@@ -73,6 +129,18 @@ fn yield_to_others() {
 /// Other systems have priorities of processes only.
 #[cfg(not(target_os = "linux"))]
 fn yield_to_others() {}
+
+impl Width {
+    fn learn(&self, threads: usize, spent: Spent) {
+        let mut seen = self.seen.lock();
+        seen.pieces = seen.pieces.saturating_add(1);
+        seen.seconds = seen.seconds * MEMORY + spent.time.as_secs_f64();
+        seen.blocked = seen.blocked * MEMORY + spent.blocked.as_secs_f64();
+        if seen.pieces >= PIECES_LEAST {
+            self.now.store(pieces_under_way(threads, seen.blocked / seen.seconds), Ordering::Relaxed);
+        }
+    }
+}
 
 impl Drop for Executor {
     fn drop(&mut self) {

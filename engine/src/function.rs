@@ -17,7 +17,7 @@ use datafusion::logical_expr::type_coercion::functions::fields_with_udf;
 use datafusion::logical_expr::{
     ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, TypeSignature, Volatility,
 };
-use forebay_operators::{Draws, KEY_ARGUMENTS};
+use forebay_operators::{Draws, KEY_ARGUMENTS, waiting};
 
 use crate::tensor_parameter::TensorParameter;
 
@@ -219,7 +219,7 @@ impl ScalarUDFImpl for FunctionUdf {
             let seeds = keys.values().iter().zip(sites.values()).map(|(key, site)| Draws::new(*key, *site).bits());
             arrays.push(Arc::new(UInt64Array::from_iter_values(seeds)));
         }
-        let result = match call(&arrays) {
+        let result = match waiting(|| call(&arrays)) {
             Ok(result) => result,
             Err(CallError::Rows(why)) => return exec_err!("{name}: {why}"),
             Err(CallError::Exhausted(why)) => return resources_err!("{name}: {why}"),

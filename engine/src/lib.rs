@@ -30,6 +30,7 @@
 //!
 //! The engine knows neither Flight nor the command line, and writes only through `forebay-storage`.
 
+mod blocked;
 mod build;
 mod compile;
 mod error;

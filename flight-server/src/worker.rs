@@ -293,7 +293,7 @@ impl WorkerService {
 
     fn call(&self, leaving: bool) -> WorkerCall {
         let sync = WorkerSync { leaving, store_wait: self.store_wait(), ..self.machine.lock().sync() };
-        let threads = self.session.threads();
+        let threads = self.session.width();
         WorkerCall {
             build: self.build.clone(),
             operators: operator_versions().clone(),

@@ -110,6 +110,7 @@ mod tensors;
 mod testing;
 mod text;
 mod text_functions;
+mod waiting;
 
 pub use call_cost::{CallCost, CallCosts};
 pub use checked_arithmetic::checked_arithmetic;
@@ -131,3 +132,4 @@ pub use registry::{OPERATORS, descriptor, descriptors, find, find_table_operator
 pub use row_operator::{ColumnValue, ReadColumn, ResultColumn, RowArguments, RowOperator, RowPlan, RowScope};
 pub use rows::TABLE_OPERATORS;
 pub use text_functions::{LENGTHENING, TEXT_LENGTH_MAX, length_unit, text_functions};
+pub use waiting::{replace_while_waiting, waiting};

@@ -8,6 +8,7 @@ use datafusion::common::Result;
 
 use crate::descriptor::{ConstantKind, Descriptor, Example, Parameter, TypeClass};
 use crate::operator::{Arguments, Operator};
+use crate::waiting::waiting;
 
 /// Maximum delay of a row, a minute. A longer delay is a mistake.
 const MILLISECONDS_MAX: f64 = 60_000.0;
@@ -22,8 +23,9 @@ static DESCRIPTOR: Descriptor = Descriptor {
         Parameter::constant("milliseconds", ConstantKind::Number, "The delay for each row"),
     ],
     returns: "the type of value; Float32 for Float16, Float64 for decimals",
-    docs: "Use it to test feeds: stragglers, scaling, a trainer that is faster than its data. The computing thread \
-           waits and does nothing else, for null rows, too. Pass a column: for a constant, the optimizer calls it \
+    docs: "Use it to test feeds: stragglers, scaling, a trainer that is faster than its data. It waits \
+           for null rows, too. With a given number of `threads`, the thread does nothing else meanwhile; otherwise the \
+           feed has more rows under way. Pass a column: for a constant, the optimizer calls it \
            once, when the query is planned. From 0 to 60000 milliseconds. Null in, null out.",
     source: "PostgreSQL's `pg_sleep`, with a value to return",
     examples: &[Example { sql: "sleep(label, milliseconds => 40)", result: "label" }],
@@ -53,7 +55,8 @@ impl Operator for Sleep {
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {
         let row = Duration::from_secs_f64(arguments.number("milliseconds")? / 1e3);
         // Sleep once for all rows. Late wake-ups would add up otherwise.
-        std::thread::sleep(row.mul_f64(arguments.rows() as f64));
+        let all = row.mul_f64(arguments.rows() as f64);
+        waiting(|| std::thread::sleep(all));
         arguments.take_array("value")
     }
 }

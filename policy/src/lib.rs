@@ -53,6 +53,7 @@
 //! | `decision.rs` | a decision and its reason |
 //! | `stores.rs` | measured stores, cuts and work to come |
 //! | `cache.rs` | what each choice of a cache costs, and the best |
+//! | `concurrency.rs` | work under way in one process |
 //! | `trace.rs` | JSON lines that can be replayed |
 //!
 //! The crate has no clock, no I/O, no threads, no state of its own and no randomness: equal observations give equal
@@ -60,6 +61,7 @@
 //! itself. No decision changes a sample.
 
 mod cache;
+mod concurrency;
 mod correction;
 mod decision;
 mod error;
@@ -74,6 +76,7 @@ pub mod trace;
 mod workers;
 
 pub use cache::{Advice, Estimate, Weights, advise};
+pub use concurrency::{pieces_under_way, reads_under_way};
 pub use decision::{Decision, Evidence, Reason, Why};
 pub use error::Error;
 pub use observation::{FeedSeen, Observation, WorkerSeen};

@@ -2,13 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use forebay_operators::{CallCost, CallCosts};
 use serde::{Deserialize, Serialize};
-
-/// Maximum number of row ranges of one window to read at a time.
-pub(super) const READS_MAX: usize = 16;
 
 /// What a feed has cost in this process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -21,6 +18,9 @@ pub struct FeedCosts {
     /// Seconds until row ranges were read and decoded, including the time that stores took. Ranges are read at the
     /// same time, so the sum may exceed the time that passed.
     pub reading: f64,
+    /// The same, with each read's time divided by the number of reads that may be under way.
+    #[serde(default)]
+    pub reading_together: f64,
     /// Seconds of filtering, deriving and ordering rows.
     pub preparing: f64,
     /// Seconds of computing samples.
@@ -37,7 +37,7 @@ impl FeedCosts {
     /// Seconds that a process with `threads` threads needs all of them for, summed over the threads. Reading takes
     /// threads or the store's time: several ranges are read at once, as many as reads may be under way.
     pub fn thread_seconds(&self, threads: usize) -> f64 {
-        (self.preparing + self.transforming).max(self.reading * threads as f64 / READS_MAX as f64)
+        (self.preparing + self.transforming).max(self.reading_together * threads as f64)
     }
 
     /// What was spent since `earlier`.
@@ -56,6 +56,7 @@ impl FeedCosts {
             windows: self.windows - earlier.windows,
             transformed: self.transformed - earlier.transformed,
             reading: self.reading - earlier.reading,
+            reading_together: self.reading_together - earlier.reading_together,
             preparing: self.preparing - earlier.preparing,
             transforming: self.transforming - earlier.transforming,
             encoding: self.encoding - earlier.encoding,
@@ -69,6 +70,7 @@ impl FeedCosts {
         self.windows += other.windows;
         self.transformed += other.transformed;
         self.reading += other.reading;
+        self.reading_together += other.reading_together;
         self.preparing += other.preparing;
         self.transforming += other.transforming;
         self.encoding += other.encoding;
@@ -99,6 +101,8 @@ pub struct CostMeter {
 struct Steps {
     windows: AtomicU64,
     transformed: AtomicU64,
+    reads: AtomicU64,
+    reading_together: AtomicU64,
     nanoseconds: [AtomicU64; 5],
 }
 
@@ -123,6 +127,17 @@ impl CostMeter {
         self.steps.nanoseconds[step as usize].fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
     }
 
+    /// Counts a read of a row range that took so long, while so many reads might be under way. Returns the seconds of a thread that computing the rows of a
+    /// range has taken so far, on average.
+    pub(super) fn count_read(&self, took: Duration, under_way: usize) -> f64 {
+        let reads = self.steps.reads.fetch_add(1, Ordering::Relaxed) + 1;
+        let took = took.as_nanos() as u64;
+        self.steps.nanoseconds[Step::Reading as usize].fetch_add(took, Ordering::Relaxed);
+        self.steps.reading_together.fetch_add(took / under_way as u64, Ordering::Relaxed);
+        let of = |step: Step| self.steps.nanoseconds[step as usize].load(Ordering::Relaxed) as f64 / 1e9;
+        (of(Step::Preparing) + of(Step::Transforming)) / reads as f64
+    }
+
     pub(super) fn count_window(&self) {
         self.steps.windows.fetch_add(1, Ordering::Relaxed);
     }
@@ -133,11 +148,13 @@ impl CostMeter {
 
     /// The costs until now. Calls count those of all feeds of the pipeline in this process.
     pub fn costs(&self) -> FeedCosts {
-        let seconds = |step: Step| self.steps.nanoseconds[step as usize].load(Ordering::Relaxed) as f64 / 1e9;
+        let nanoseconds = |of: &AtomicU64| of.load(Ordering::Relaxed) as f64 / 1e9;
+        let seconds = |step: Step| nanoseconds(&self.steps.nanoseconds[step as usize]);
         FeedCosts {
             windows: self.steps.windows.load(Ordering::Relaxed),
             transformed: self.steps.transformed.load(Ordering::Relaxed),
             reading: seconds(Step::Reading),
+            reading_together: nanoseconds(&self.steps.reading_together),
             preparing: seconds(Step::Preparing),
             transforming: seconds(Step::Transforming),
             encoding: seconds(Step::Encoding),

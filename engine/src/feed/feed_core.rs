@@ -1,6 +1,7 @@
 //! The state of an open feed, and its bad rows.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use forebay_protocol::{CacheMode, FeedSettings};
 use forebay_storage::{Dataset, PieceCache, Stores};
@@ -11,6 +12,7 @@ use super::demand::Demand;
 use super::keeps::Keeps;
 use super::plan::FeedPlan;
 use super::quarantine::{self, QuarantinedRow};
+use super::reads::Reads;
 use crate::compile::{BadRow, Lengths, Lookup, Stage};
 use crate::error::{Error, ErrorKind, Result};
 use crate::executor::Executor;
@@ -26,6 +28,8 @@ pub(crate) struct FeedCore {
     pub(crate) pieces: Option<Arc<PieceCache>>,
     /// What the feed keeps of its rows for later epochs.
     pub(crate) keeps: Keeps,
+    /// How many row ranges it reads at a time.
+    pub(super) reads: Reads,
     /// How fast its readers in this process take samples.
     pub(super) demand: Demand,
     /// The plan of rows' lengths, if the feed groups rows by length.
@@ -50,6 +54,12 @@ impl FeedCore {
         let (file, row) = self.place(bad.origin);
         Error::new(ErrorKind::Data, format!("\"{file}\", row {row}: {}", bad.reason))
             .with_hint("fix the file or the query, or leave such rows out: on_error 'skip' or 'quarantine'")
+    }
+
+    /// Counts a read of a row range, and learns from it how many should be under way.
+    pub(super) fn read_in(&self, took: Duration) {
+        let computing = self.meter.count_read(took, self.reads.now());
+        self.reads.learn(took, computing);
     }
 
     /// The file of a sample and its row in the file, from 0.

@@ -9,8 +9,8 @@ use arrow::array::{RecordBatch, UInt64Array};
 use forebay_storage::{BadRead, RowRange};
 use futures::{StreamExt, TryStreamExt, stream};
 
-use super::costs::READS_MAX;
 use super::feed_core::FeedCore;
+use super::reads::READS_LEAST;
 use super::rows_read::limited;
 use crate::compile::{BadRow, Lookup, LookupPlan, SourceRows, Stage};
 use crate::error::{Error, ErrorKind, Result};
@@ -47,7 +47,7 @@ impl FeedCore {
                 let mut task = self.executor.spawn(async move { core.looked_up(layer, &range).await });
                 async move { task.join().await? }
             })
-            .buffered(READS_MAX);
+            .buffered(READS_LEAST);
         let mut batches = Vec::new();
         while let Some(read) = reads.try_next().await? {
             *bytes = bytes.saturating_add(plan.bytes(&read));

@@ -273,12 +273,12 @@ impl Memo {
         if let Some(found) = found
             && let Some(rows) = self.cache.read(&found).await
         {
-            core.meter.count(Step::Reading, begun);
+            core.read_in(begun.elapsed());
             return Ok(Made { ids, rows, is_new: false });
         }
         let begun = Instant::now();
         let read = self.source(core, range).await?;
-        core.meter.count(Step::Reading, begun);
+        core.read_in(begun.elapsed());
         let begun = Instant::now();
         let rows = self.made(core, &read, epoch).await?;
         core.meter.count(Step::Preparing, begun);

@@ -21,6 +21,7 @@ mod opening;
 mod plan;
 mod quarantine;
 mod reader;
+mod reads;
 mod rows_read;
 mod runner;
 mod shared_texts;

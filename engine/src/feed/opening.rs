@@ -19,6 +19,7 @@ use super::id::feed_id;
 use super::keeps::Keeps;
 use super::memo::Memo;
 use super::plan::FeedPlan;
+use super::reads::Reads;
 use super::runner::Runner;
 use super::trial::Candidate;
 use crate::build::build;
@@ -138,6 +139,7 @@ impl Feed {
             pieces: parts.pieces,
             keeps,
             demand: Demand::default(),
+            reads: Reads::new(executor.threads()),
             lengths,
             lookups: OnceCell::new(),
             lookup_bytes_max: parts.lookup_bytes_max,

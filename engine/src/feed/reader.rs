@@ -33,6 +33,8 @@ pub(crate) const PIECE_BYTES_MAX: u64 = 4 << 20;
 pub(crate) const PIECE_ROWS_MAX: u64 = 8192;
 /// If results are larger than this, finished pieces do not wait beside the pieces being computed.
 const RESULT_BYTES_READY_MAX: usize = 32 << 20;
+/// The most bytes of results that pieces may have beyond those of one per thread.
+const WAITING_BYTES_MAX: usize = 128 << 20;
 
 /// Reads batches; made by [`Feed::read`](super::Feed::read).
 pub struct Reader {
@@ -159,9 +161,13 @@ impl Reader {
         }
     }
 
-    /// The number of pieces to compute at once: one per thread, plus one unless results are large.
+    /// The number of pieces to compute at once: as many as keep the threads busy, plus one unless results are large.
     fn depth(&self) -> usize {
-        self.core().executor.threads() + usize::from(self.largest_result_bytes <= RESULT_BYTES_READY_MAX)
+        let executor = &self.core().executor;
+        // Pieces beyond one per thread only wait, and large ones take more memory than that is worth.
+        let waiting = executor.width().saturating_sub(executor.threads());
+        let waiting = waiting.min(WAITING_BYTES_MAX / self.largest_result_bytes.max(1));
+        executor.threads() + waiting + usize::from(self.largest_result_bytes <= RESULT_BYTES_READY_MAX)
     }
 
     fn core(&self) -> &Arc<FeedCore> {

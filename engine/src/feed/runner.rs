@@ -11,13 +11,11 @@ use tokio::sync::Notify;
 
 use super::feed_core::FeedCore;
 use super::plan::WindowPlan;
+use super::reads::WINDOWS_LEAST;
 use super::window::Window;
 use crate::error::{Error, ErrorKind, Result};
 use crate::executor::{Task, panicked};
 
-/// Maximum number of windows to compute ahead of the readers at a time. Reading is the bottleneck: more windows would
-/// only occupy more memory.
-const COMPUTING_MAX: usize = 2;
 /// The only worker: this process.
 const HERE: WorkerId = 0;
 
@@ -31,6 +29,7 @@ pub(crate) struct Runner {
 struct RunnerState {
     sequencer: Sequencer<WindowPlan>,
     slots: HashMap<WindowId, Slot>,
+    limits: WorkerLimits,
     readers: ReaderId,
 }
 
@@ -46,10 +45,10 @@ impl Runner {
         let mut sequencer = Sequencer::new(WindowPlan(Arc::clone(&core.plan)), 0);
         // What is kept may be much larger than its source, and then no second window would fit.
         let windows_at_least = if core.keeps.may_keep() { 2 } else { 0 };
-        let limits = WorkerLimits { memory_bytes: memory_limit_bytes, computing: COMPUTING_MAX, windows_at_least };
+        let limits = WorkerLimits { memory_bytes: memory_limit_bytes, computing: WINDOWS_LEAST, windows_at_least };
         let joined = sequencer.handle(Event::WorkerJoined { worker: HERE, limits });
         joined.expect("says nothing about a window");
-        let state = Mutex::new(RunnerState { sequencer, slots: HashMap::new(), readers: 0 });
+        let state = Mutex::new(RunnerState { sequencer, slots: HashMap::new(), limits, readers: 0 });
         Arc::new(Self { core, state, changed: Notify::new() })
     }
 
@@ -99,8 +98,22 @@ impl Runner {
             slot.outcome = Some(outcome);
         }
         self.apply(&mut state, event);
+        self.set_computing(&mut state, window);
         drop(state);
         self.changed.notify_waiters();
+    }
+}
+
+impl Runner {
+    /// Prepares as many windows at a time as reading needs.
+    fn set_computing(self: &Arc<Self>, state: &mut RunnerState, window: WindowId) {
+        let ranges = self.core.plan.epoch(window.epoch).ranges(window.index).len();
+        let computing = self.core.reads.windows(ranges);
+        if computing != state.limits.computing {
+            state.limits.computing = computing;
+            let limits = state.limits;
+            self.apply(state, Event::WorkerJoined { worker: HERE, limits });
+        }
     }
 }
 

@@ -234,7 +234,7 @@ impl StoreInner {
             let chunk_bytes = if chunks.bytes_max > 0 { chunks.bytes_max } else { state.newest_chunk_bytes };
             for index in 0..chunks.all.len() {
                 let filling = self.filling.load(Ordering::Relaxed);
-                if filling >= self.executor.threads() {
+                if filling >= self.executor.width() {
                     break 'windows;
                 }
                 let chunk = &chunks.all[index];

@@ -14,9 +14,9 @@ use forebay_storage::{RangeRows, RowRange, store_rates};
 use futures::future::try_join_all;
 use serde::{Deserialize, Serialize};
 
-use super::costs::READS_MAX;
 use super::feed_core::FeedCore;
 use super::memo::Memo;
+use super::reads::READS_LEAST;
 use super::rows_read::limited;
 use super::window::Window;
 use crate::error::Result;
@@ -144,7 +144,7 @@ impl<'a> Ranges<'a> {
     /// Ranges of at most `rows` rows to read at a time.
     fn next(&mut self, rows: u64) -> Vec<RowRange> {
         let (mut group, mut left, mut bytes) = (Vec::new(), rows, 0);
-        while left > 0 && group.len() < READS_MAX && bytes < BYTES_AT_ONCE {
+        while left > 0 && group.len() < READS_LEAST && bytes < BYTES_AT_ONCE {
             let Some(range) = self.rest.pop() else {
                 if self.window >= self.core.plan.epoch(0).windows() {
                     break;

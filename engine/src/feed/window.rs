@@ -21,13 +21,14 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::buckets::{Grouped, group};
 use super::copy_out::copied_out;
-use super::costs::{CostMeter, READS_MAX, Step};
+use super::costs::{CostMeter, Step};
 use super::feed_core::FeedCore;
 use super::memo::{Made, Memo, Wanted};
 use super::rows_read::{limited, with_keys};
 use super::shared_texts;
 use crate::compile::{BadRow, Lookup, MadeSoFar, SourceRows, Stage, TransformedRows};
 use crate::error::{Error, Result};
+use crate::executor::Executor;
 
 /// Small reads (a media file is one row) are concatenated up to this size, to keep the number of arrays low.
 const GROUP_BYTES: usize = 1 << 20;
@@ -49,6 +50,7 @@ const GROUP_DOMAIN: u64 = 0x6772_6f75_7000;
 #[derive(Clone)]
 pub(crate) struct Window {
     stage: Arc<Stage>,
+    executor: Arc<Executor>,
     meter: CostMeter,
     sources: Vec<SourceRows>,
     order: Vec<Row>,
@@ -94,12 +96,12 @@ impl Window {
                     let read =
                         parts.iter().map(|part| reader.dataset.read_with_dictionaries(part, columns, categories));
                     let read = try_join_all(read).await?;
-                    reader.meter.count(Step::Reading, begun);
+                    reader.read_in(begun.elapsed());
                     Ok::<_, Error>(read)
                 });
                 async move { task.join().await? }
             })
-            .buffered(READS_MAX);
+            .buffered(core.reads.now());
         let (mut group, mut rows, mut bytes) = (Vec::new(), 0, 0);
         while let Some(read) = reads.try_next().await? {
             for read in read {
@@ -134,7 +136,7 @@ impl Window {
                 let mut task = executor.spawn(async move { memo.get(&core, wanted, epoch).await });
                 async move { task.join().await? }
             })
-            .buffered(READS_MAX);
+            .buffered(core.reads.now());
         let (mut group, mut rows, mut bytes) = (Vec::new(), 0, 0);
         let (mut new, mut new_bytes) = (Vec::new(), 0);
         while let Some(Made { ids, rows: made, is_new }) = gets.try_next().await? {
@@ -230,7 +232,7 @@ impl Window {
         let is_copied = run.is_none();
         let mut rows = run.map_or_else(|| self.gather(&good), Ok)?;
         rows.step_lengths = self.groups.is_some().then(|| step_lengths.into());
-        let mut transformed = self.stage.transform(&rows, stop_at_bad).await?;
+        let mut transformed = self.executor.piece(self.stage.transform(&rows, stop_at_bad)).await?;
         if !is_copied && !self.is_shared {
             transformed.batches = copied_out(transformed.batches, &rows.batch)?;
         }
@@ -307,8 +309,9 @@ impl Window {
     /// The same window without its source rows, for callers that already hold its samples, `sample_bytes` in total.
     pub(crate) fn without_sources(&self, sample_bytes: u64) -> Self {
         let (order, bytes) = (self.order.clone(), sample_bytes + (self.order.len() * size_of::<Row>()) as u64);
-        let (stage, meter, groups) = (Arc::clone(&self.stage), self.meter.clone(), self.groups.clone());
-        Self { stage, meter, sources: Vec::new(), order, bad: Vec::new(), groups, is_shared: false, bytes }
+        let (stage, executor) = (Arc::clone(&self.stage), Arc::clone(&self.executor));
+        let (meter, groups) = (self.meter.clone(), self.groups.clone());
+        Self { stage, executor, meter, sources: Vec::new(), order, bad: Vec::new(), groups, is_shared: false, bytes }
     }
 
     /// `rows` as a slice, if they are adjacent in one source.
@@ -578,9 +581,11 @@ impl<'a> Builder<'a> {
         let reasons: usize = self.bad.iter().map(|bad| size_of::<BadRow>() + bad.reason.len()).sum();
         let bytes = (sources + reasons + order.len() * size_of::<Row>()) as u64;
         let (stage, meter) = (Arc::clone(self.stage), self.core.meter.clone());
+        let executor = Arc::clone(&self.core.executor);
         meter.count(Step::Preparing, begun);
         meter.count_window();
-        Ok(Window { stage, meter, sources: self.sources, order, bad: self.bad, groups, is_shared: false, bytes })
+        let (sources, bad) = (self.sources, self.bad);
+        Ok(Window { stage, executor, meter, sources, order, bad, groups, is_shared: false, bytes })
     }
 
     /// The content of each position, after all rows have been ordered.

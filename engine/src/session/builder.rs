@@ -11,14 +11,14 @@ use super::Session;
 use super::catalog::Catalog;
 use super::piece_caches::PieceCaches;
 use crate::error::{Error, Result};
-use crate::executor::Executor;
+use crate::executor::{Executor, Threads};
 use crate::feed::OpenFeeds;
 use crate::planner::planner;
 
 /// Builds a [`Session`].
 #[derive(Clone, Debug)]
 pub struct SessionBuilder {
-    threads: usize,
+    threads: Option<usize>,
     yields: bool,
     window_memory_bytes: u64,
     lookup_memory_bytes: u64,
@@ -33,7 +33,7 @@ impl Session {
     /// A builder with defaults that suit a laptop.
     pub fn builder() -> SessionBuilder {
         SessionBuilder {
-            threads: std::thread::available_parallelism().map_or(1, usize::from),
+            threads: None,
             yields: false,
             window_memory_bytes: 0,
             lookup_memory_bytes: 0,
@@ -54,7 +54,7 @@ impl SessionBuilder {
         let SessionOptions { threads, base, root, window_memory_limit, lookup_memory_limit, .. } = options;
         let SessionOptions { cache_folder, cache_limit, sql_rows_limit, .. } = options;
         Self {
-            threads: threads.unwrap_or(self.threads),
+            threads: threads.or(self.threads),
             yields: self.yields,
             base: base.map_or(self.base, PathBuf::from),
             root: root.unwrap_or(self.root),
@@ -66,10 +66,12 @@ impl SessionBuilder {
         }
     }
 
-    /// Sets the number of worker threads; all cores by default.
+    /// Sets the number of worker threads, and of pieces of work that are under way at a time. By default, there are as
+    /// many threads as cores, and more pieces are under way while pieces wait: a call that sleeps, or a function of the
+    /// embedding program that waits for something else.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
-        self.threads = threads;
+        self.threads = Some(threads);
         self
     }
 
@@ -115,12 +117,12 @@ impl SessionBuilder {
     /// # Errors
     /// `Invalid` for a number of threads out of range, `Internal` if the system cannot start the threads.
     pub fn build(self) -> Result<Session> {
-        if !(1..=THREADS_MAX).contains(&self.threads) {
-            return Err(Error::invalid(format!(
-                "\"threads\" must be between 1 and {THREADS_MAX}, got {}",
-                self.threads
-            )));
+        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+        let number = self.threads.unwrap_or_else(cores);
+        if !(1..=THREADS_MAX).contains(&number) {
+            return Err(Error::invalid(format!("\"threads\" must be between 1 and {THREADS_MAX}, got {number}")));
         }
+        let threads = Threads { number, widens: self.threads.is_none(), yields: self.yields };
         forebay_arrays::pool::settle_allocator();
         // Absolute from here on, because the process may change its current folder.
         let base = std::env::current_dir().map(|folder| folder.join(&self.base)).unwrap_or(self.base);
@@ -132,7 +134,7 @@ impl SessionBuilder {
             executing: tokio::sync::Mutex::new(()),
             stores: Stores::new().with_base(&base),
             base,
-            executor: Arc::new(Executor::new(self.threads, self.yields)?),
+            executor: Arc::new(Executor::new(threads)?),
             root: absolute(self.root)?,
             window_memory_bytes: self.window_memory_bytes,
             lookup_memory_bytes: self.lookup_memory_bytes,

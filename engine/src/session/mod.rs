@@ -87,9 +87,14 @@ impl Session {
         self.executor.busy()
     }
 
-    /// The threads that compute.
+    /// The number of threads that compute.
     pub fn threads(&self) -> usize {
         self.executor.threads()
+    }
+
+    /// The number of pieces of work that are under way at a time: the number of threads, or more while pieces wait.
+    pub fn width(&self) -> usize {
+        self.executor.width()
     }
 
     /// The most bytes that a feed keeps.

@@ -132,7 +132,7 @@ impl StoredWindow {
                     ChunkState::Absent => self.begin(&mut chunks, index, None),
                 }
                 // Also start the following chunks, so that a single stream keeps all threads busy.
-                let threads = self.core.executor.threads();
+                let threads = self.core.executor.width();
                 for ahead in index + 1..(index + threads).min(chunks.all.len()) {
                     if !chunks.all[ahead].is_spent && matches!(chunks.all[ahead].state, ChunkState::Absent) {
                         self.begin(&mut chunks, ahead, None);
