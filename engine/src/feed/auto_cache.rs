@@ -7,14 +7,17 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use bytes::Bytes;
 use forebay_policy::{Estimate, Weights, advise};
 use forebay_protocol::CacheMode;
+use forebay_storage::Stores;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::cache_report::CacheReport;
+use super::cache_room::{Worth, make_room};
 use super::feed_core::FeedCore;
 use super::memo::Memo;
 use super::trial::{Candidate, Trial, Work};
@@ -29,6 +32,8 @@ const EPOCHS_UNKNOWN: u32 = 10;
 const KEPT_SHARE_LEAST: f64 = 0.5;
 /// Raise this when records have another form or meaning.
 const RECORD_VERSION: u32 = 1;
+/// How often the room for what is kept is found out again: others keep rows too.
+const ROOM_PAUSE: Duration = Duration::from_secs(60);
 
 /// A choice of what to keep that is made while the feed is read.
 pub(crate) struct AutoCache {
@@ -36,7 +41,9 @@ pub(crate) struct AutoCache {
     /// Switches keeping of remote files' pieces on; `None` if no file is remote.
     pieces: Option<Arc<AtomicBool>>,
     limit_bytes: u64,
-    record_url: String,
+    /// The root, and the name of the record of what was measured.
+    root: String,
+    trial_id: String,
     choice: OnceLock<Choice>,
     task: Mutex<Option<Task<()>>>,
 }
@@ -48,8 +55,8 @@ pub(crate) struct Choice {
     candidate: Option<usize>,
     /// Whether pieces of remote files are kept.
     keeps_pieces: bool,
-    /// The most bytes to keep.
-    limit_bytes: u64,
+    /// Bytes that the choice would keep, within the limit.
+    bytes: u64,
     reason: String,
 }
 
@@ -58,6 +65,8 @@ pub(crate) struct Choice {
 struct Record {
     version: u32,
     trial: Trial,
+    /// Of each candidate.
+    worths: Vec<Worth>,
 }
 
 impl AutoCache {
@@ -65,10 +74,12 @@ impl AutoCache {
         candidates: Vec<Candidate>,
         pieces: Option<Arc<AtomicBool>>,
         limit_bytes: u64,
-        record_url: String,
+        root: &str,
+        trial_id: String,
     ) -> Self {
         let (choice, task) = (OnceLock::new(), Mutex::new(None));
-        Self { candidates, pieces, limit_bytes, record_url, choice, task }
+        let root = root.trim_end_matches('/').to_owned();
+        Self { candidates, pieces, limit_bytes, root, trial_id, choice, task }
     }
 
     pub(crate) fn candidates(&self) -> &[Candidate] {
@@ -98,22 +109,51 @@ impl AutoCache {
                 Ok(choice) => choice,
                 Err(error) => {
                     tracing::warn!(feed = %its.id, %error, "nothing is kept: what it would save cannot be measured");
-                    Choice { candidate: None, keeps_pieces: false, limit_bytes: 0, reason: error.message().to_owned() }
+                    return;
                 }
             };
             tracing::info!(feed = %its.id, "{}", choice.reason);
-            this.take(choice);
+            let (feed, stores) = (Arc::downgrade(&its), its.stores.clone());
+            drop(its);
+            this.carry_out(choice, &stores, || feed.strong_count() > 0).await;
         }));
     }
 
-    fn take(&self, choice: Choice) {
-        if let Some(memo) = choice.candidate.and_then(|at| self.candidates.get(at)).map(|candidate| &candidate.memo) {
-            memo.limit(choice.limit_bytes);
-        }
+    /// Keeps what was chosen, within the room that there is, while the feed is open.
+    async fn carry_out(&self, choice: Choice, stores: &Stores, is_open: impl Fn() -> bool) {
+        let (candidate, bytes) = (choice.candidate, choice.bytes);
         if let Some(pieces) = &self.pieces {
             pieces.store(choice.keeps_pieces, Ordering::Relaxed);
         }
+        let Some(candidate) = candidate.and_then(|at| self.candidates.get(at)) else {
+            let _ = self.choice.set(choice);
+            return;
+        };
+        candidate.memo.limit(0);
         let _ = self.choice.set(choice);
+        while is_open() {
+            match self.room(candidate, bytes, stores).await {
+                Ok(room) => candidate.memo.limit(room),
+                Err(error) => tracing::warn!(%error, "no more is kept: the room for it cannot be found out"),
+            }
+            tokio::time::sleep(ROOM_PAUSE).await;
+        }
+    }
+
+    /// The bytes that a candidate may keep.
+    async fn room(&self, candidate: &Candidate, bytes: u64, stores: &Stores) -> Result<u64> {
+        let mut worths = Vec::new();
+        for object in stores.list(&format!("{}/trials", self.root)).await? {
+            let Ok(text) = stores.get(&format!("{}/trials/{}", self.root, object.name)).await else { continue };
+            if let Ok(record) = serde_json::from_slice::<Record>(&text) {
+                worths.extend(record.worths);
+            }
+        }
+        let name = folder_name(candidate);
+        let mine = worths.iter().find(|worth| worth.folder == name).cloned();
+        // Without a record, it is worth nothing that others would have to give up.
+        let mine = mine.unwrap_or(Worth { folder: name, seconds_per_byte: 0.0 });
+        make_room(stores, &self.root, &mine, bytes, self.limit_bytes, &worths).await
     }
 
     /// The choice for what is known now.
@@ -150,7 +190,7 @@ impl AutoCache {
         Ok(Choice {
             candidate: chosen.checked_sub(FIRST_CANDIDATE),
             keeps_pieces,
-            limit_bytes: self.limit_bytes,
+            bytes: estimate.kept_bytes as u64,
             reason: reason(estimate, nothing, keeps_pieces),
         })
     }
@@ -171,7 +211,7 @@ impl AutoCache {
             folder: memo.map_or_else(String::new, |memo| memo.folder().to_owned()),
             rows: usage.map(|usage| usage.rows),
             bytes: usage.map_or(0, |usage| usage.bytes),
-            limit: Some(choice.limit_bytes),
+            limit: Some(self.limit_bytes),
             is_local: self.pieces.is_none(),
             bytes_per_byte: None,
             choice: Some(choice.reason),
@@ -180,7 +220,7 @@ impl AutoCache {
 
     /// What another process has measured.
     async fn recorded(&self, core: &FeedCore) -> Option<Trial> {
-        let bytes = core.stores.get(&self.record_url).await.ok()?;
+        let bytes = core.stores.get(&self.record_url()).await.ok()?;
         let record: Record = serde_json::from_slice(&bytes).ok()?;
         let is_whole = record.version == RECORD_VERSION
             && record.trial.cuts.len() == self.candidates.len() + 1
@@ -196,15 +236,28 @@ impl AutoCache {
 
     /// Records what was measured. Without a record, others measure again.
     async fn record(&self, core: &FeedCore, trial: &Trial) {
-        let record = Record { version: RECORD_VERSION, trial: trial.clone() };
-        let written = match serde_json::to_vec(&record) {
-            Ok(text) => core.stores.put(&self.record_url, Bytes::from(text)).await,
-            Err(_) => return,
-        };
-        if let Err(error) = written {
-            tracing::debug!(url = self.record_url, %error, "what was measured is not recorded");
+        let cuts = trial.cuts.iter().skip(1).zip(&self.candidates);
+        let worths = cuts.map(|(cut, candidate)| Worth {
+            folder: folder_name(candidate),
+            seconds_per_byte: cut.compute_seconds_per_sample / cut.bytes_per_sample.max(1.0),
+        });
+        let record = Record { version: RECORD_VERSION, trial: trial.clone(), worths: worths.collect() };
+        let Ok(text) = serde_json::to_vec(&record) else { return };
+        let url = self.record_url();
+        if let Err(error) = core.stores.put(&url, Bytes::from(text)).await {
+            tracing::debug!(url, %error, "what was measured is not recorded");
         }
     }
+
+    fn record_url(&self) -> String {
+        format!("{}/trials/{}.json", self.root, self.trial_id)
+    }
+}
+
+/// The name of the folder in which a candidate's rows are kept.
+fn folder_name(candidate: &Candidate) -> String {
+    let folder = candidate.memo.folder();
+    folder.rsplit('/').next().unwrap_or(folder).to_owned()
 }
 
 /// The error of a policy that was asked wrongly.

@@ -20,7 +20,7 @@ use forebay_storage::{BadRead, FoundRange, RangeCache, RangeCacheUsage, RangeRow
 use futures::future::try_join_all;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-use tokio::time::timeout_at;
+use tokio::time::{timeout, timeout_at};
 
 use super::cache_report::CacheReport;
 use super::costs::{CostMeter, Step};
@@ -39,6 +39,8 @@ const MEASURED_BYTES_MAX: u64 = 4 << 20;
 const LOOK_PATIENCE: Duration = Duration::from_millis(250);
 /// After a failure, nothing is kept for so long.
 const FAILURE_PAUSE: Duration = Duration::from_secs(60);
+/// Kept rows that take longer to read are computed. For the pause after a failure, all are.
+const READ_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What a feed keeps.
 pub(crate) struct Memo {
@@ -53,6 +55,8 @@ pub(crate) struct Memo {
     looking: Mutex<Looking>,
     /// When keeping last failed.
     failed: Mutex<Option<Instant>>,
+    /// When reading last took too long.
+    slow: Mutex<Option<Instant>>,
 }
 
 /// Looking for what other processes have kept.
@@ -138,6 +142,7 @@ impl Memo {
             turn: Mutex::new(None),
             looking: Mutex::default(),
             failed: Mutex::new(None),
+            slow: Mutex::new(None),
         })
     }
 
@@ -219,6 +224,9 @@ impl Memo {
 
     /// The ranges of a window, or `None` if the usual stage computes it.
     pub(super) async fn wanted(&self, core: &FeedCore, window: WindowId) -> Option<Vec<Wanted>> {
+        if is_recent(&self.slow) {
+            return None;
+        }
         let wanted = |(range, rows): (RowRange, u64)| {
             let ids = first_id(core, &range)..first_id(core, &range) + rows;
             Wanted { range, found: self.cache.find(ids.clone()), ids }
@@ -236,7 +244,21 @@ impl Memo {
     }
 
     fn has_failed(&self) -> bool {
-        self.failed.lock().is_some_and(|at| at.elapsed() < FAILURE_PAUSE)
+        is_recent(&self.failed)
+    }
+
+    /// Reads kept rows; `None` if they are damaged or gone, or take too long.
+    async fn read(&self, found: &FoundRange) -> Option<RangeRows> {
+        match timeout(READ_PATIENCE, self.cache.read(found)).await {
+            Ok(rows) => rows,
+            Err(_) => {
+                if self.slow.lock().replace(Instant::now()).is_none_or(|at| at.elapsed() >= FAILURE_PAUSE) {
+                    let folder = self.cache.folder();
+                    tracing::warn!(folder, "kept rows are computed again for a minute: reading them takes too long");
+                }
+                None
+            }
+        }
     }
 
     /// Learns what other processes have kept, in the background. The first windows wait for that, but not for long.
@@ -271,7 +293,7 @@ impl Memo {
         let Wanted { range, ids, found } = wanted;
         let begun = Instant::now();
         if let Some(found) = found
-            && let Some(rows) = self.cache.read(&found).await
+            && let Some(rows) = self.read(&found).await
         {
             core.read_in(begun.elapsed());
             return Ok(Made { ids, rows, is_new: false });
@@ -325,6 +347,10 @@ impl Memo {
             tracing::warn!(folder, %error, "nothing is kept for a minute: the cache cannot be written");
         }
     }
+}
+
+fn is_recent(at: &Mutex<Option<Instant>>) -> bool {
+    at.lock().is_some_and(|at| at.elapsed() < FAILURE_PAUSE)
 }
 
 /// The id of a range's first row.

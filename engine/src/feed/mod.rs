@@ -8,6 +8,7 @@
 mod auto_cache;
 mod buckets;
 mod cache_report;
+mod cache_room;
 mod copy_out;
 mod costs;
 mod count;

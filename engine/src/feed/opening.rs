@@ -115,8 +115,8 @@ impl Feed {
                     false => candidates(&pipeline, memo),
                 };
                 let pieces = parts.pieces.is_some().then(|| Arc::clone(&keeps_pieces));
-                let record = format!("{}/trials/{}.json", root.trim_end_matches('/'), trial_id(&pipeline)?);
-                Keeps::Best(Arc::new(AutoCache::new(candidates, pieces, parts.cache_limit, record)))
+                let id = trial_id(&pipeline)?;
+                Keeps::Best(Arc::new(AutoCache::new(candidates, pieces, parts.cache_limit, root, id)))
             }
         };
         // Different columns have different bad rows, and each file of bad rows is written only once.

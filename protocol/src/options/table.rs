@@ -51,7 +51,7 @@ declare_options! {
         }
 
         /// What to keep for later epochs, ranks and jobs: nothing, what is read of remote files, the part of each
-        /// sample that is the same in every epoch, or all of it, random results included.
+        /// sample that is the same in every epoch, all of it, random results included, or what is measured to pay off.
         cache: CacheMode = { kind: OptionKind::Choice(CacheMode::WORDS), default: Some("none"), guide: Some(CACHE), }
     }
 
@@ -114,7 +114,7 @@ declare_options! {
     }
 
     session {
-        /// Number of threads that compute; all cores by default.
+        /// Number of threads that compute, and of pieces of work under way; by default as many as keep all cores busy.
         threads: usize = { kind: OptionKind::Count, unit: Some("threads"), }
 
         /// Folder that relative locations are relative to; the current folder by default.
@@ -132,7 +132,7 @@ declare_options! {
         /// Folder of the local disk for what cache = 'source' keeps; "source" below the root by default.
         cache_folder: String = { kind: OptionKind::Folder, environment: Some("FOREBAY_CACHE_FOLDER"), guide: Some(SOURCE), }
 
-        /// Most bytes of remote files that cache = 'source' keeps on the local disk.
+        /// Most bytes that cache = 'source' keeps on the local disk, or cache = 'auto' under the root.
         cache_limit: u64 = { kind: OptionKind::Bytes, default: Some("10GiB"), guide: Some(SOURCE), }
 
         /// Most rows that one statement of Flight SQL returns; a longer result ends with an error.
