@@ -2,7 +2,8 @@
 //!
 //! A [`WorkerPolicy`] takes an [`Observation`] at a time and answers with a [`Decision`], whose [`Reason`] an operator
 //! can read. [`advise`] compares what a feed may keep of its epoch, by the [`Cut`]s of its query, the [`Store`]s that
-//! were measured, and the [`Workload`] to come. [`trace`] writes what was seen and decided as JSON lines, and runs it
+//! were measured, and the [`Workload`] to come. [`plan`](plan()) decides both at once for a [`Job`] that has not begun, with
+//! the cores beside its trainers and the order of its operators. [`trace`] writes what was seen and decided as JSON lines, and runs it
 //! again.
 //!
 //! ```
@@ -52,7 +53,14 @@
 //! | `workers.rs` | when the number changes |
 //! | `decision.rs` | a decision and its reason |
 //! | `stores.rs` | measured stores, cuts and work to come |
+//! | `costs.rs` | what a pass asks of processors and stores |
 //! | `cache.rs` | what each choice of a cache costs, and the best |
+//! | `job.rs` | a job before it runs, with what may be decided of it |
+//! | `placement.rs` | how fast a pass goes with workers and local cores |
+//! | `choice.rs` | one way to run a job, and what it would do |
+//! | `search.rs` | the best way of each kind |
+//! | `plan.rs` | the decision of all of it together |
+//! | `sentence.rs` | that decision in plain English |
 //! | `trace.rs` | JSON lines that can be replayed |
 //!
 //! The crate has no clock, no I/O, no threads, no state of its own and no randomness: equal observations give equal
@@ -60,23 +68,34 @@
 //! itself. No decision changes a sample.
 
 mod cache;
+mod choice;
 mod correction;
+mod costs;
 mod decision;
 mod error;
 mod evidence;
+mod job;
 mod observation;
+mod placement;
+mod plan;
 mod pool;
 mod prices;
 mod queue;
 mod rates;
+mod search;
+mod sentence;
 mod stores;
 pub mod trace;
 mod workers;
 
 pub use cache::{Advice, Estimate, Weights, advise};
+pub use choice::{Choice, Configuration};
 pub use decision::{Decision, Evidence, Reason, Why};
 pub use error::Error;
+pub use job::{Finish, Job, Order, Sureness, TrainerHost, Wire, WorkerLimits};
 pub use observation::{FeedSeen, Observation, WorkerSeen};
+pub use placement::{Bottleneck, Place};
+pub use plan::{Changes, Plan, plan};
 pub use pool::WorkerGoal;
 pub use prices::Prices;
 pub use queue::wait_share;
