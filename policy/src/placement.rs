@@ -107,23 +107,24 @@ impl Work {
         let remote = computed.min(carried);
         let local = trainers * f64::from(local_cores) / self.compute.max(1e-15);
         let local_share = if local > 0.0 { local / (local + remote) } else { 0.0 };
-        let trainer_seconds = job.host.trainer_cores * trainers / demand;
-        let host_seconds = trainer_seconds + self.at_host(job, local_share);
+        let host = Host::new(job, self, local_cores, local_share);
+        // While trainers step on a crowded host, its local cores are slower too.
+        let slowed = local * (host.stretch(demand, f64::from(local_cores)) - 1.0) / demand;
         let makers = match workers {
             0 => Bottleneck::LocalCores,
             _ if carried < computed => Bottleneck::Wire,
             _ => Bottleneck::Workers,
         };
-        let hosts = trainers * job.host.host_cores / host_seconds.max(1e-15);
         let (rate, bottleneck) = [
             (self.stores.0, Bottleneck::Source),
             (self.stores.1, Bottleneck::Cache),
-            (remote + local, makers),
-            (hosts, Bottleneck::TrainerHosts),
+            ((remote + local) / (1.0 + slowed), makers),
         ]
         .into_iter()
         .fold((demand, Bottleneck::Trainers), |least, next| if next.0 < least.0 { next } else { least });
-        Flow { workers, rate, local_share, bottleneck }
+        let stepping = host.rate(demand, rate);
+        let bottleneck = if stepping < rate * (1.0 - 1e-3) { Bottleneck::TrainerHosts } else { bottleneck };
+        Flow { workers, rate: stepping, local_share, bottleneck }
     }
 
     /// The fewest workers with which the pass goes as fast as this, or as fast as any number lets it.
@@ -148,6 +149,67 @@ impl Work {
             .chain([fastest])
             .min_by(|a, b| cost(a).total_cmp(&cost(b)).then(a.workers.cmp(&b.workers)))
             .unwrap_or(fastest)
+    }
+}
+
+/// The cores of one trainer's host, and what asks for them beside the trainer.
+struct Host {
+    cores: f64,
+    trainer: f64,
+    /// Local cores that may be busy.
+    local: f64,
+    /// Core-seconds for a sample of all trainers: of computing, and of receiving and finishing.
+    seconds: (f64, f64),
+}
+
+impl Host {
+    fn new(job: &Job, work: &Work, local_cores: u32, local_share: f64) -> Self {
+        let trainers = f64::from(job.workload.trainers);
+        let computing = local_share * work.compute;
+        let receiving = work.at_host(job, local_share) - computing;
+        Self {
+            cores: job.host.host_cores,
+            trainer: job.host.trainer_cores,
+            local: f64::from(local_cores),
+            seconds: (computing / trainers, receiving / trainers),
+        }
+    }
+
+    /// How many times as long a step takes at this rate, if so many local cores are busy in the mean.
+    ///
+    /// How many are busy varies from moment to moment, each local core on its own, and so does what arrives: a step is
+    /// longer whenever they are more than the idle cores, even if they are fewer in the mean.
+    fn stretch(&self, rate: f64, busy: f64) -> f64 {
+        let received = rate * self.seconds.1;
+        let idle = self.cores - self.trainer;
+        let variance = if self.local > 0.0 { busy * (1.0 - busy / self.local).max(0.0) } else { 0.0 } + received;
+        1.0 + mean_excess(busy + received - idle, variance.sqrt()) / self.cores
+    }
+
+    /// The samples per second that trainers take, if they are given so many at most.
+    fn rate(&self, demand: f64, most: f64) -> f64 {
+        let busy = |rate: f64| (rate * self.seconds.0).min(self.local);
+        let taken = |rate: f64| demand / self.stretch(rate, busy(rate));
+        if taken(most) >= most {
+            return most;
+        }
+        // The slower the steps, the less is computed beside them.
+        let (mut low, mut high) = (0.0, most);
+        for _ in 0..24 {
+            let middle = (low + high) / 2.0;
+            if taken(middle) >= middle { low = middle } else { high = middle }
+        }
+        low
+    }
+}
+
+/// The mean of the positive part of a normal variable, by the logistic curve that lies closest to the normal one.
+fn mean_excess(mean: f64, deviation: f64) -> f64 {
+    let scale = deviation * 0.588;
+    match mean / scale.max(1e-12) {
+        far if far > 30.0 => mean,
+        far if far < -30.0 => 0.0,
+        far => scale * far.exp().ln_1p(),
     }
 }
 
