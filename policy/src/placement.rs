@@ -119,12 +119,11 @@ impl Work {
             (self.stores.0, Bottleneck::Source),
             (self.stores.1, Bottleneck::Cache),
             ((remote + local) / (1.0 + slowed), makers),
+            (host.rate(demand), Bottleneck::TrainerHosts),
         ]
         .into_iter()
         .fold((demand, Bottleneck::Trainers), |least, next| if next.0 < least.0 { next } else { least });
-        let stepping = host.rate(demand, rate);
-        let bottleneck = if stepping < rate * (1.0 - 1e-3) { Bottleneck::TrainerHosts } else { bottleneck };
-        Flow { workers, rate: stepping, local_share, bottleneck }
+        Flow { workers, rate, local_share, bottleneck }
     }
 
     /// The fewest workers with which the pass goes as fast as this, or as fast as any number lets it.
@@ -158,6 +157,9 @@ struct Host {
     trainer: f64,
     /// Local cores that may be busy.
     local: f64,
+    local_share: f64,
+    /// By how many deviations the most crowded of all hosts lies above the mean: all trainers wait for it.
+    slowest: f64,
     /// Core-seconds for a sample of all trainers: of computing, and of receiving and finishing.
     seconds: (f64, f64),
 }
@@ -171,41 +173,43 @@ impl Host {
             cores: job.host.host_cores,
             trainer: job.host.trainer_cores,
             local: f64::from(local_cores),
+            local_share,
+            slowest: LOGISTIC * ((trainers - 0.375) / 0.625).ln(),
             seconds: (computing / trainers, receiving / trainers),
         }
     }
 
-    /// How many times as long a step takes at this rate, if so many local cores are busy in the mean.
+    /// How many times as long a step takes if so many local cores are busy in the mean, and samples arrive at this rate
+    /// in the time that steps would take alone.
     ///
     /// How many are busy varies from moment to moment, each local core on its own, and so does what arrives: a step is
     /// longer whenever they are more than the idle cores, even if they are fewer in the mean.
     fn stretch(&self, rate: f64, busy: f64) -> f64 {
         let received = rate * self.seconds.1;
         let idle = self.cores - self.trainer;
-        let variance = if self.local > 0.0 { busy * (1.0 - busy / self.local).max(0.0) } else { 0.0 } + received;
-        1.0 + mean_excess(busy + received - idle, variance.sqrt()) / self.cores
+        // Steps come regularly, so that of tasks that follow each other there is one more or less; but who computes a
+        // batch is chance.
+        let regular = |mean: f64| mean.min(0.25);
+        let free = if self.local > 0.0 { (1.0 - busy / self.local).max(0.0) } else { 0.0 };
+        let computing = free * (busy * (1.0 - self.local_share) + regular(busy));
+        let receiving = received * self.local_share + regular(received);
+        let mean = busy + received - idle + self.slowest * computing.sqrt();
+        1.0 + mean_excess(mean, (computing + receiving).sqrt()) / self.cores
     }
 
-    /// The samples per second that trainers take, if they are given so many at most.
-    fn rate(&self, demand: f64, most: f64) -> f64 {
-        let busy = |rate: f64| (rate * self.seconds.0).min(self.local);
-        let taken = |rate: f64| demand / self.stretch(rate, busy(rate));
-        if taken(most) >= most {
-            return most;
-        }
-        // The slower the steps, the less is computed beside them.
-        let (mut low, mut high) = (0.0, most);
-        for _ in 0..24 {
-            let middle = (low + high) / 2.0;
-            if taken(middle) >= middle { low = middle } else { high = middle }
-        }
-        low
+    /// The samples per second that trainers take if all are there. What runs beside a longer step is longer there too,
+    /// so that as much of it runs at a time as if neither were slowed.
+    fn rate(&self, demand: f64) -> f64 {
+        demand / self.stretch(demand, (demand * self.seconds.0).min(self.local))
     }
 }
 
-/// The mean of the positive part of a normal variable, by the logistic curve that lies closest to the normal one.
+/// The scale of the logistic distribution that lies closest to the normal one of deviation 1.
+const LOGISTIC: f64 = 0.588;
+
+/// The mean of the positive part of a normal variable.
 fn mean_excess(mean: f64, deviation: f64) -> f64 {
-    let scale = deviation * 0.588;
+    let scale = deviation * LOGISTIC;
     match mean / scale.max(1e-12) {
         far if far > 30.0 => mean,
         far if far < -30.0 => 0.0,

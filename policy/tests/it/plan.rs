@@ -76,7 +76,7 @@ fn random_job(seed: u64) -> (Job, Prices) {
         source,
         cache,
         workload: Workload {
-            samples: samples_per_step * 200.0,
+            samples: samples_per_step * 400.0,
             epochs_to_come: 2 + (random.unit() * 20.0) as u32,
             other_jobs: u32::from(random.unit() < 0.2),
             trainers_samples_per_second: demand,
@@ -85,7 +85,7 @@ fn random_job(seed: u64) -> (Job, Prices) {
             cores_per_worker: 1.0 + f64::from(u32::from(random.unit() < 0.5)),
         },
         samples_per_step,
-        limit_bytes: samples_per_step * 200.0 * bytes * random.between(0.0, 4.0),
+        limit_bytes: samples_per_step * 400.0 * bytes * random.between(0.0, 4.0),
         host: TrainerHost { host_cores, trainer_cores: (host_cores * random.between(0.2, 1.0)).max(0.5) },
         wire: Wire {
             bytes_per_second: per_trainer * cropped * grown / wire_share,
@@ -115,6 +115,23 @@ fn ratios(seed: u64, near_tie: Option<Sureness>) -> (f64, f64, String) {
     let rivals = [lab.workers_only(), lab.cachew(), lab.pecan()];
     let rivals = rivals.map(|rival| (lab.money(&rival), rival));
     let rival = rivals.iter().min_by(|a, b| a.0.total_cmp(&b.0)).expect("three").clone();
+    let c = &plan.chosen;
+    let (f, l) = (
+        lab.run(&c.configuration, c.configuration.first_workers).first,
+        lab.run(&c.configuration, c.configuration.workers).later,
+    );
+    println!(
+        "seed {seed} first {:.2} sim {f:.2}; later {:.2} sim {l:.2} ideal {:.2} host {:?} busyneed {:.2} local_share {:.2} trainers {} epochs {} step {:.3}",
+        c.first_epoch_seconds,
+        c.epoch_seconds,
+        job.workload.samples / job.workload.trainers_samples_per_second,
+        job.host,
+        c.host_cpu_seconds / c.epoch_seconds / f64::from(job.workload.trainers),
+        c.local_share,
+        job.workload.trainers,
+        job.workload.epochs_to_come,
+        job.samples_per_step / job.workload.trainers_samples_per_second
+    );
     let told = format!(
         "seed {seed}: {:.4} of the best, {:.4} of the best rival\n chosen {:?}\n  estimated {:?} simulated {chosen}, {:?}\n best {best} {by:?}\n rival {rival:?}\n {} runs",
         chosen / best,
@@ -141,5 +158,40 @@ fn plans_cost_no_more_than_the_best_configuration_and_the_best_rival() {
     for (best, rival, told) in &all {
         println!("{told}");
         let _ = (best, rival);
+    }
+}
+
+#[test]
+fn debug_seed_3() {
+    for (seed, c0) in [(3_u64, (1, 2)), (1, (4, 0))] {
+        let (job, prices) = random_job(seed);
+        println!("{job:?}");
+        let p = plan(&job, Some(&prices)).unwrap();
+        let mut lab = Lab::new(Training::new(&job, seed, 0.1), prices);
+        let _ = c0;
+        for l in 0..4 {
+            for w in 0..6 {
+                if l + w == 0 {
+                    continue;
+                }
+                let c = forebay_policy::Configuration {
+                    local_cores: l,
+                    workers: w,
+                    first_workers: w,
+                    ..p.chosen.configuration.clone()
+                };
+                let e = job.estimate(&c, Some(&prices)).unwrap();
+                let s = lab.run(&c, w);
+                println!(
+                    "l {l} w {w}: est {:.2} sim {:.2} ratio {:.4} {:?} host cpu {:.2} localshare {:.2}",
+                    e.epoch_seconds,
+                    s.later,
+                    s.later / e.epoch_seconds,
+                    e.bottleneck,
+                    e.host_cpu_seconds / e.epoch_seconds,
+                    e.local_share
+                );
+            }
+        }
     }
 }
