@@ -187,13 +187,14 @@ impl Host {
     fn stretch(&self, rate: f64, busy: f64) -> f64 {
         let received = rate * self.seconds.1;
         let idle = self.cores - self.trainer;
-        // Steps come regularly, so that of tasks that follow each other there is one more or less; but who computes a
-        // batch is chance.
+        // Steps come regularly, so that of tasks that follow each other one more or less runs at a time. Who computes a
+        // batch is chance, by which hosts differ.
         let regular = |mean: f64| mean.min(0.25);
         let free = if self.local > 0.0 { (1.0 - busy / self.local).max(0.0) } else { 0.0 };
-        let computing = free * (busy * (1.0 - self.local_share) + regular(busy));
+        let chance = free * busy * (1.0 - self.local_share);
+        let computing = chance + free * regular(busy);
         let receiving = received * self.local_share + regular(received);
-        let mean = busy + received - idle + self.slowest * computing.sqrt();
+        let mean = busy + received - idle + self.slowest * chance.sqrt();
         1.0 + mean_excess(mean, (computing + receiving).sqrt()) / self.cores
     }
 

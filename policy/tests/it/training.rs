@@ -235,11 +235,12 @@ impl Simulation<'_> {
         self.training.steps * self.trainers
     }
 
-    /// Whether a batch is among those that are kept: spread evenly over the epoch.
+    /// Whether a batch is among those that are kept: spread evenly over the epoch, and over trainers.
     fn is_kept(&self, batch: usize) -> bool {
-        let kept = |batches: usize| (batches as f64 * self.costs.share + 1e-9).floor();
-        let batch = batch % self.per_epoch();
-        kept(batch + 1) > kept(batch)
+        let (step, trainer) = ((batch % self.per_epoch()) / self.trainers, batch % self.trainers);
+        let phase = trainer as f64 / self.trainers as f64 + 1e-9;
+        let kept = |steps: usize| (steps as f64 * self.costs.share + phase).floor();
+        kept(step + 1) > kept(step)
     }
 
     fn comes_from_cache(&self, batch: usize) -> bool {
