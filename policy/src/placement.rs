@@ -110,10 +110,13 @@ impl Work {
         let carried = if workers == 0 { 0.0 } else { trainers * job.wire.bytes_per_second / self.wire_bytes.max(1e-9) };
         let remote = computed.min(carried);
         let local = trainers * f64::from(local_cores) / self.compute.max(1e-15);
-        let local_share = if local > 0.0 { local / (local + remote) } else { 0.0 };
-        let host = Host::new(job, self, local_cores, local_share);
-        // While trainers step on a crowded host, its local cores are slower too.
-        let slowed = local * (host.stretch(demand, f64::from(local_cores)) - 1.0) / demand;
+        let share = |local: f64| if local > 0.0 { local / (local + remote) } else { 0.0 };
+        let beside = |local_share| Host::new(job, self, local_cores, local_share);
+        // While trainers step on a crowded host, its local cores are slower too, and leave more to workers.
+        let crowded = beside(share(local)).stretch(demand, demand);
+        let local_share = share(local / crowded);
+        let host = beside(local_share);
+        let slowed = local * (host.stretch(demand, demand.min(local + remote)) - 1.0) / demand;
         let makers = match workers {
             0 => Bottleneck::LocalCores,
             _ if carried < computed => Bottleneck::Wire,
@@ -123,7 +126,7 @@ impl Work {
             (self.stores.0, Bottleneck::Source),
             (self.stores.1, Bottleneck::Cache),
             ((remote + local) / (1.0 + slowed), makers),
-            (host.rate(demand), Bottleneck::TrainerHosts),
+            (demand / host.stretch(demand, demand), Bottleneck::TrainerHosts),
         ]
         .into_iter()
         .fold((demand, Bottleneck::Trainers), |least, next| if next.0 < least.0 { next } else { least });
@@ -185,13 +188,15 @@ impl Host {
         }
     }
 
-    /// How many times as long a step takes if so many local cores are busy in the mean, and samples arrive at this rate
-    /// in the time that steps would take alone.
+    /// How many times as long a step takes if trainers would take samples at the rate of `demand`, and so many arrive in
+    /// the same time. What runs beside a longer step is longer there too, so that as much of it runs at a time as if
+    /// neither were slowed.
     ///
     /// How many are busy varies from moment to moment, each local core on its own, and so does what arrives: a step is
     /// longer whenever they are more than the idle cores, even if they are fewer in the mean.
-    fn stretch(&self, rate: f64, busy: f64) -> f64 {
-        let received = rate * self.seconds.1;
+    fn stretch(&self, demand: f64, arriving: f64) -> f64 {
+        let busy = (demand * self.seconds.0).min(self.local);
+        let received = arriving * self.seconds.1;
         let idle = self.cores - self.trainer;
         // Steps come regularly, so that of tasks that follow each other one more or less runs at a time. Who computes a
         // batch is chance, by which hosts differ.
@@ -202,12 +207,6 @@ impl Host {
         let receiving = received * self.local_share + regular(received);
         let mean = busy + received - idle + self.slowest * chance.sqrt();
         1.0 + mean_excess(mean, (computing + receiving).sqrt()) / self.cores
-    }
-
-    /// The samples per second that trainers take if all are there. What runs beside a longer step is longer there too,
-    /// so that as much of it runs at a time as if neither were slowed.
-    fn rate(&self, demand: f64) -> f64 {
-        demand / self.stretch(demand, (demand * self.seconds.0).min(self.local))
     }
 }
 
