@@ -133,6 +133,8 @@ pub(crate) struct Candidate {
     pub(crate) first: Flow,
     pub(crate) later: Flow,
     pub(crate) kept_bytes: f64,
+    pub(crate) first_seconds: f64,
+    /// Of all passes.
     pub(crate) seconds: f64,
     pub(crate) worker_seconds: f64,
     pub(crate) money: Option<f64>,
@@ -178,12 +180,19 @@ impl<'a> Space<'a> {
         paid.trainers + paid.byte * self.kept_bytes(kept)
     }
 
+    /// Seconds until trainers have the samples of their first step, each trainer's computed by one core.
+    fn start(&self, kept: &Kept) -> f64 {
+        let work = self.works(kept).0;
+        self.job.samples_per_step / f64::from(self.job.workload.trainers) * (work.compute + work.finish)
+    }
+
     pub(crate) fn candidate(&self, kept: Kept, local_cores: u32, (first, later): (Flow, Flow)) -> Candidate {
         let later = if self.passes > 1.0 { later } else { first };
         let seconds = |flow: &Flow| self.job.workload.samples / flow.rate.max(1e-15);
+        let first_seconds = seconds(&first) + self.start(&kept);
         let rest = (self.passes - 1.0) * seconds(&later);
-        let total = seconds(&first) + rest;
-        let worker_seconds = f64::from(first.workers) * seconds(&first) + f64::from(later.workers) * rest;
+        let total = first_seconds + rest;
+        let worker_seconds = f64::from(first.workers) * first_seconds + f64::from(later.workers) * rest;
         let money = |paid: &Paid| self.standing(paid, &kept) * total + paid.worker * worker_seconds;
         Candidate {
             kept,
@@ -191,6 +200,7 @@ impl<'a> Space<'a> {
             first,
             later,
             kept_bytes: self.kept_bytes(&kept),
+            first_seconds,
             seconds: total,
             worker_seconds,
             money: self.prices.as_ref().map(money),
@@ -231,7 +241,7 @@ impl Candidate {
             cache_bytes: amounts.cache_bytes,
             wire_bytes: remote * work.wire_bytes,
             kept_bytes: self.kept_bytes,
-            first_epoch_seconds: samples / self.first.rate.max(1e-15),
+            first_epoch_seconds: self.first_seconds,
             epoch_seconds: samples / flow.rate.max(1e-15),
             total_seconds: self.seconds,
             worker_seconds: self.worker_seconds,
