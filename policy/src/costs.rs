@@ -17,8 +17,6 @@ pub(crate) struct Pass {
     pub(crate) cache_bytes: f64,
     /// Bytes written to the cache.
     pub(crate) written_bytes: f64,
-    /// The variance of the core-seconds of a sample, as those that are kept take fewer.
-    pub(crate) variance: f64,
 }
 
 impl Pass {
@@ -28,19 +26,12 @@ impl Pass {
         let source_bytes = samples * cuts.first().map_or(0.0, |cut| cut.bytes_per_sample);
         let kept_bytes = cut.map_or(0.0, |cut| share * samples * cut.bytes_per_sample);
         let saved = cut.map_or(0.0, |cut| share * samples * cut.compute_seconds_per_sample);
-        let first = Self {
-            cpu_seconds: samples * whole,
-            source_bytes,
-            cache_bytes: 0.0,
-            written_bytes: kept_bytes,
-            variance: 0.0,
-        };
+        let first = Self { cpu_seconds: samples * whole, source_bytes, cache_bytes: 0.0, written_bytes: kept_bytes };
         let later = Self {
             cpu_seconds: samples * whole - saved,
             source_bytes: (1.0 - share) * source_bytes,
             cache_bytes: kept_bytes,
             written_bytes: 0.0,
-            variance: share * (1.0 - share) * cut.map_or(0.0, |cut| cut.compute_seconds_per_sample).powi(2),
         };
         (first, later)
     }

@@ -46,8 +46,6 @@ pub enum Place {
 pub(crate) struct Work {
     /// Core-seconds of a worker or of a local core.
     pub(crate) compute: f64,
-    /// The variance of those between samples that are read from the cache and others, relative to their square.
-    pub(crate) variation: f64,
     /// Core-seconds of finishing at the trainer.
     pub(crate) finish: f64,
     /// Bytes that cross the wire if a worker computes the sample.
@@ -82,8 +80,7 @@ impl Work {
             None => (0.0, job.orders[order].cuts.last().map_or(0.0, |cut| cut.bytes_per_sample)),
         };
         let compute = (compute - finish).max(0.0);
-        let variation = pass.variance / compute.powi(2).max(1e-30);
-        Self { compute, variation, finish, wire_bytes, stores }
+        Self { compute, finish, wire_bytes, stores }
     }
 
     /// Core-seconds of a worker for a sample that it computes and sends.
@@ -165,7 +162,6 @@ struct Host {
     /// Local cores that may be busy.
     local: f64,
     local_share: f64,
-    variation: f64,
     /// By how many deviations the most crowded of all hosts lies above the mean: all trainers wait for it.
     slowest: f64,
     /// Core-seconds for a sample of all trainers: of computing, and of receiving and finishing.
@@ -182,7 +178,6 @@ impl Host {
             trainer: job.host.trainer_cores,
             local: f64::from(local_cores),
             local_share,
-            variation: work.variation.min(4.0),
             slowest: LOGISTIC * ((trainers - 0.375) / 0.625).ln(),
             seconds: (computing / trainers, receiving / trainers),
         }
@@ -202,7 +197,7 @@ impl Host {
         // batch is chance, by which hosts differ.
         let regular = |mean: f64| mean.min(0.25);
         let free = if self.local > 0.0 { (1.0 - busy / self.local).max(0.0) } else { 0.0 };
-        let chance = free * busy * (1.0 - self.local_share + self.variation);
+        let chance = free * busy * (1.0 - self.local_share);
         let computing = chance + free * regular(busy);
         let receiving = received * self.local_share + regular(received);
         let mean = busy + received - idle + self.slowest * chance.sqrt();

@@ -206,7 +206,7 @@ pub(crate) fn plain(job: &Job) -> Configuration {
 }
 
 /// All configurations but for the number of workers, with these shares of what fits the limit.
-fn all(job: &Job, shares: &[f64]) -> Vec<Configuration> {
+pub(crate) fn all(job: &Job, shares: &[f64]) -> Vec<Configuration> {
     let mut all = Vec::new();
     let places: &[Place] = if job.finish.is_some() { &[Place::Worker, Place::Trainer] } else { &[Place::Worker] };
     for order in &job.orders {

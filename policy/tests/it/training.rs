@@ -235,30 +235,29 @@ impl Simulation<'_> {
         self.training.steps * self.trainers
     }
 
-    /// Whether a batch is among those that are kept: spread evenly over the epoch, and over trainers.
-    fn is_kept(&self, batch: usize) -> bool {
-        let (step, trainer) = ((batch % self.per_epoch()) / self.trainers, batch % self.trainers);
-        let phase = trainer as f64 / self.trainers as f64 + 1e-9;
-        let kept = |steps: usize| (steps as f64 * self.costs.share + phase).floor();
-        kept(step + 1) > kept(step)
-    }
-
-    fn comes_from_cache(&self, batch: usize) -> bool {
-        batch >= self.per_epoch() && self.is_kept(batch)
+    /// The share of a batch that comes from the cache: batches are cut from windows that mix what is kept and what is
+    /// not.
+    fn cached(&self, batch: usize) -> f64 {
+        if batch >= self.per_epoch() { self.costs.share } else { 0.0 }
     }
 
     fn read(&mut self, now: f64) {
+        let job = self.training.job;
         let end = (self.steps_done * self.trainers + self.ahead).min(self.per_epoch() * EPOCHS);
         while self.next_read < end {
             let batch = self.next_read;
-            let job = self.training.job;
-            let (free, store, bytes) = match self.comes_from_cache(batch) {
-                true => (&mut self.cache_free, &job.cache, self.costs.kept_bytes),
-                false => (&mut self.source_free, &job.source, self.costs.source_bytes),
-            };
-            *free = free.max(now) + request_seconds(store, bytes, store.bytes_per_second);
-            // The last byte is under way for as long as eight requests wait.
-            let done = *free + 8.0 * store.seconds_per_request;
+            let cached = self.cached(batch);
+            let mut done = now;
+            for (free, store, bytes) in [
+                (&mut self.source_free, &job.source, (1.0 - cached) * self.costs.source_bytes),
+                (&mut self.cache_free, &job.cache, cached * self.costs.kept_bytes),
+            ] {
+                if bytes > 0.0 {
+                    *free = free.max(now) + request_seconds(store, bytes, store.bytes_per_second);
+                    // The last byte is under way for as long as eight requests wait.
+                    done = done.max(*free + 8.0 * store.seconds_per_request);
+                }
+            }
             self.at(done, Event::Read, batch);
             self.next_read += 1;
         }
@@ -268,29 +267,33 @@ impl Simulation<'_> {
         self.events.push(Reverse((time.to_bits(), event, batch)));
     }
 
-    /// Where a batch that is not from the last cut is finished.
-    fn finishes_at_trainer(&self, batch: usize) -> bool {
-        self.costs.place == Place::Trainer && !(self.costs.is_last && self.is_kept(batch))
+    /// The share of a batch that is finished at its trainer.
+    fn finished_late(&self) -> f64 {
+        match self.costs.place {
+            Place::Worker => 0.0,
+            Place::Trainer if self.costs.is_last => 1.0 - self.costs.share,
+            Place::Trainer => 1.0,
+        }
     }
 
-    fn wire_bytes(&self, batch: usize) -> f64 {
-        let job = self.training.job;
-        let bytes = match &job.finish {
-            Some(finish) if self.finishes_at_trainer(batch) => finish.bytes_before,
-            Some(finish) => finish.bytes_after,
+    fn wire_bytes(&self) -> f64 {
+        let late = self.finished_late();
+        let bytes = match &self.training.job.finish {
+            Some(finish) => late * finish.bytes_before + (1.0 - late) * finish.bytes_after,
             None => self.costs.out_bytes,
         };
         bytes * self.costs.samples
     }
 
+    fn finish_seconds(&self) -> f64 {
+        let finish = self.training.job.finish.as_ref();
+        finish.map_or(0.0, |finish| self.finished_late() * finish.seconds_per_sample * self.costs.samples)
+    }
+
     fn compute_seconds(&self, batch: usize) -> f64 {
-        let saved = if self.comes_from_cache(batch) { self.costs.saved } else { 0.0 };
-        let later = match &self.training.job.finish {
-            Some(finish) if self.finishes_at_trainer(batch) => finish.seconds_per_sample,
-            _ => 0.0,
-        };
         let noise = self.training.batch_noise[batch % self.per_epoch()];
-        (self.costs.whole - saved - later).max(0.0) * self.costs.samples * noise
+        let seconds = self.costs.samples * (self.costs.whole - self.cached(batch) * self.costs.saved);
+        (seconds - self.finish_seconds()).max(0.0) * noise
     }
 
     /// Gives waiting batches to free cores.
@@ -313,16 +316,17 @@ impl Simulation<'_> {
                 self.hosts[at].start(now, seconds, 1.0, Task::Local, batch);
             } else {
                 self.free_workers -= 1;
-                let sending = self.wire_bytes(batch) * self.training.job.wire.sending_seconds_per_byte;
+                let sending = self.wire_bytes() * self.training.job.wire.sending_seconds_per_byte;
                 self.at(now + seconds + sending, Event::Computed, batch);
             }
         }
     }
 
     fn computed(&mut self, now: f64, batch: usize, is_remote: bool) {
-        if batch < self.per_epoch() && self.is_kept(batch) {
+        if batch < self.per_epoch() && self.costs.share > 0.0 {
             let cache = &self.training.job.cache;
-            let seconds = request_seconds(cache, self.costs.kept_bytes, cache.written_bytes_per_second);
+            let bytes = self.costs.share * self.costs.kept_bytes;
+            let seconds = request_seconds(cache, bytes, cache.written_bytes_per_second);
             self.cache_free = self.cache_free.max(now) + seconds;
             self.at(self.cache_free, Event::Written(is_remote), batch);
         } else {
@@ -334,7 +338,7 @@ impl Simulation<'_> {
         if !is_remote {
             return self.arrive(now, batch, false);
         }
-        let seconds = self.wire_bytes(batch) / self.training.job.wire.bytes_per_second;
+        let seconds = self.wire_bytes() / self.training.job.wire.bytes_per_second;
         let free = &mut self.wire_free[batch % self.trainers];
         *free = free.max(now) + seconds;
         let done = *free;
@@ -343,12 +347,8 @@ impl Simulation<'_> {
 
     fn arrive(&mut self, now: f64, batch: usize, is_remote: bool) {
         let job = self.training.job;
-        let received = if is_remote { self.wire_bytes(batch) * job.wire.receiving_seconds_per_byte } else { 0.0 };
-        let finished = match &job.finish {
-            Some(finish) if self.finishes_at_trainer(batch) => finish.seconds_per_sample * self.costs.samples,
-            _ => 0.0,
-        };
-        match received + finished {
+        let received = if is_remote { self.wire_bytes() * job.wire.receiving_seconds_per_byte } else { 0.0 };
+        match received + self.finish_seconds() {
             seconds if seconds > 0.0 => {
                 self.hosts[batch % self.trainers].start(now, seconds, 1.0, Task::Receive, batch)
             }
