@@ -2,6 +2,7 @@
 
 mod cache;
 mod plan;
+mod plan_properties;
 mod properties;
 mod random;
 mod rivals;

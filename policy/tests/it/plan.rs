@@ -1,6 +1,7 @@
 //! Plans against simulated training.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::thread;
 
 use forebay_policy::{
@@ -13,8 +14,10 @@ use crate::rivals::{self, Lab};
 use crate::training::Training;
 
 const SAMPLES_PER_BATCH: f64 = 32.0;
+/// What the simulation does is known, so that no tie is near.
+const EXACT: Option<Sureness> = Some(Sureness { samples: 1e6, error: 0.0 });
 
-fn store(bytes_per_second: f64) -> Store {
+pub(crate) fn store(bytes_per_second: f64) -> Store {
     Store {
         bytes_per_second,
         written_bytes_per_second: bytes_per_second,
@@ -28,7 +31,7 @@ fn cut(name: &str, compute_seconds_per_sample: f64, bytes_per_sample: f64, is_ra
 }
 
 /// A job whose needs lie around what its machines have, some well below and some above.
-fn random_job(seed: u64) -> (Job, Prices) {
+pub(crate) fn random_job(seed: u64) -> (Job, Prices) {
     let mut random = Random::new(seed);
     let trainers = 1 + u32::from(random.unit() < 0.4);
     let samples_per_step = SAMPLES_PER_BATCH * f64::from(trainers);
@@ -97,7 +100,7 @@ fn random_job(seed: u64) -> (Job, Prices) {
         finish,
         workers: WorkerLimits { least: 0, most: 14 },
         wait_at_most: 0.01,
-        sureness: Some(Sureness { samples: 1e6, error: 0.0 }),
+        sureness: EXACT,
     };
     // Storage is dear enough to matter: bytes here are few.
     let kept_price = random.between(0.0, 0.5) * 8.0 / (job.limit_bytes.max(1e6) / 1e9) * 720.0;
@@ -116,14 +119,14 @@ struct Outcome {
     story: String,
 }
 
-fn outcome(seed: u64, sureness: Option<Sureness>) -> Outcome {
+fn outcome(seed: u64, sureness: Option<Sureness>, shares: &[f64]) -> Outcome {
     let (mut job, prices) = random_job(seed);
     job.sureness = sureness;
     let plan = plan(&job, Some(&prices)).expect("a valid job");
     let chosen = &plan.chosen.configuration;
     let mut lab = Lab::new(Training::new(&job, seed, 0.1), prices);
     let money = lab.money(chosen);
-    let (best, by) = lab.cheapest(&[1.0, 0.75, 0.5, 0.25]);
+    let (best, by) = lab.cheapest(shares);
     let rivals = [lab.workers_only(), lab.cachew(), lab.pecan()].map(|rival| (lab.money(&rival), rival));
     let rival = rivals.iter().min_by(|a, b| a.0.total_cmp(&b.0)).expect("three");
     let later = lab.run(chosen, chosen.workers).later;
@@ -136,10 +139,10 @@ fn outcome(seed: u64, sureness: Option<Sureness>) -> Outcome {
     }
 }
 
-fn outcomes(seeds: std::ops::Range<u64>, sureness: Option<Sureness>) -> Vec<Outcome> {
+fn outcomes(seeds: Range<u64>, sureness: Option<Sureness>, shares: &[f64]) -> Vec<Outcome> {
     let some = |from: u64| {
         let seeds = seeds.clone().skip(from as usize).step_by(2);
-        seeds.map(|seed| outcome(seed, sureness)).collect::<Vec<_>>()
+        seeds.map(|seed| outcome(seed, sureness, shares)).collect::<Vec<_>>()
     };
     let (even, odd) = thread::scope(|scope| {
         let even = scope.spawn(|| some(0));
@@ -171,7 +174,7 @@ fn check(outcomes: &[Outcome], of_best: f64, of_rival: f64) {
 
 #[test]
 fn plans_cost_what_the_best_configuration_costs_and_no_more_than_any_policy_alone() {
-    let outcomes = outcomes(0..40, Some(Sureness { samples: 1e6, error: 0.0 }));
+    let outcomes = outcomes(0..40, EXACT, &[1.0, 0.5]);
     check(&outcomes, 1.015, 1.005);
     let above = outcomes.iter().filter(|one| one.of_rival > 1.001).count();
     assert!(above <= 1, "{above} of 40 cost more than a policy alone");
@@ -182,14 +185,14 @@ fn plans_cost_what_the_best_configuration_costs_and_no_more_than_any_policy_alon
 /// Near ties may cost 3 %.
 #[test]
 fn simple_plans_cost_little_more() {
-    check(&outcomes(40..60, None), 1.05, 1.035);
+    check(&outcomes(40..60, None, &[1.0, 0.5]), 1.05, 1.035);
 }
 
-/// Many more seeds than the bounds above were looked at with. Takes half a minute.
+/// Many more seeds than the bounds above were looked at with.
 #[test]
-#[ignore = "takes half a minute"]
+#[ignore = "takes a minute"]
 fn plans_of_many_jobs_are_as_good() {
-    check(&outcomes(100..400, Some(Sureness { samples: 1e6, error: 0.0 })), 1.05, 1.05);
+    check(&outcomes(100..400, EXACT, &[1.0, 0.75, 0.5, 0.25]), 1.05, 1.05);
 }
 
 /// A job whose workers are given, without local cores: only what is kept is to be decided.
@@ -342,6 +345,9 @@ fn idle_cores_of_the_trainers_host_replace_workers_as_in_pecan() {
 #[test]
 fn five_hundred_workers_are_found_at_once() {
     let mut job = computing(50_000.0, 0.1, 10.0, TrainerHost { host_cores: 8.0, trainer_cores: 8.0 });
+    job.workload.trainers = 40;
+    job.samples_per_step *= 40.0;
+    job.workload.samples *= 40.0;
     job.wire = Wire { bytes_per_second: 1e11, sending_seconds_per_byte: 0.0, receiving_seconds_per_byte: 0.0 };
     let began = std::time::Instant::now();
     let plan = plan(&job, None).expect("a valid job");
@@ -352,84 +358,6 @@ fn five_hundred_workers_are_found_at_once() {
     let run = training.run(&plan.chosen.configuration, plan.chosen.configuration.workers);
     let ideal = job.workload.samples / job.workload.trainers_samples_per_second;
     println!("simulated {:.4} of the trainers' own time", run.later / ideal);
+    assert!(run.later <= 1.015 * ideal, "{} s for {ideal} s", run.later);
     assert!(seconds < 1.0, "{seconds} s");
-}
-
-/// Every number of workers and of local cores, by the plan's own estimates.
-#[test]
-fn no_configuration_is_estimated_cheaper() {
-    for seed in 0..60 {
-        let (mut job, prices) = random_job(seed);
-        job.workers.most = 30;
-        let plan = plan(&job, Some(&prices)).expect("a valid job");
-        let money = plan.chosen.money.expect("prices");
-        for one in rivals::all(&job, &[1.0, 0.5, 0.3]) {
-            let least = u32::from(one.local_cores == 0);
-            for workers in (least..=30).step_by(2) {
-                for first_workers in (least..=30).step_by(3) {
-                    let one = Configuration { workers, first_workers, ..one.clone() };
-                    let other = job.estimate(&one, Some(&prices)).expect("valid").money.expect("prices");
-                    assert!(money <= other * (1.0 + 2e-3), "seed {seed}: {money} for {plan:#?}, {other} for {one:?}");
-                }
-            }
-        }
-    }
-}
-
-#[test]
-fn faster_trainers_never_want_fewer_workers() {
-    for seed in 0..60 {
-        let (mut job, _) = random_job(seed);
-        job.workers.most = 400;
-        job.limit_bytes = 0.0;
-        // Where anything else limits it, no workers help.
-        job.source = store(1e12);
-        job.wire = Wire { bytes_per_second: 1e12, sending_seconds_per_byte: 0.0, receiving_seconds_per_byte: 0.0 };
-        let mut before = 0.0;
-        for step in 1..20 {
-            job.workload.trainers_samples_per_second *= 1.0 + 0.03 * f64::from(step);
-            let plan = plan(&job, None).expect("a valid job");
-            let workers = plan.chosen.worker_seconds / plan.chosen.total_seconds;
-            if plan.chosen.waited > job.wait_at_most * 1.001 {
-                break;
-            }
-            assert!(workers >= before * 0.97 - 1e-9, "seed {seed}, step {step}: {workers} after {before}: {plan:#?}");
-            before = workers;
-        }
-    }
-}
-
-#[test]
-fn dearer_workers_are_never_more() {
-    for seed in 0..60 {
-        let (job, mut prices) = random_job(seed);
-        let mut before = f64::INFINITY;
-        for _ in 0..12 {
-            let plan = plan(&job, Some(&prices)).expect("a valid job");
-            let seconds = plan.chosen.worker_seconds;
-            // The grid of shares is as fine as this.
-            assert!(seconds <= before * 1.005 + 1e-6, "seed {seed}: {seconds} after {before}: {plan:#?}");
-            before = seconds;
-            prices.worker_per_second = prices.worker_per_second.map(|price| price * 1.5);
-        }
-    }
-}
-
-#[test]
-fn plans_are_deterministic_and_survive_json() {
-    for seed in 0..30 {
-        let (job, prices) = random_job(seed);
-        for prices in [None, Some(&prices)] {
-            let (first, second) = (plan(&job, prices).expect("a valid job"), plan(&job, prices).expect("a valid job"));
-            assert_eq!(first, second, "seed {seed}");
-            // JSON keeps all but the last digit of a number.
-            let json = serde_json::to_string(&job).expect("a job as JSON");
-            let third = plan(&serde_json::from_str(&json).expect("JSON as a job"), prices).expect("a valid job");
-            let (seconds, again) = (first.chosen.total_seconds, third.chosen.total_seconds);
-            assert!((again / seconds - 1.0).abs() < 1e-6, "seed {seed}: {again} for {seconds}");
-            let json = serde_json::to_string(&first).expect("a plan as JSON");
-            let read: Plan = serde_json::from_str(&json).expect("JSON as a plan");
-            assert_eq!(read.to_string(), first.to_string(), "seed {seed}");
-        }
-    }
 }
