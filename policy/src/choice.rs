@@ -60,7 +60,7 @@ pub struct Choice {
     pub total_seconds: f64,
     /// Seconds of all workers over all passes, each counted for as long as it is there.
     pub worker_seconds: f64,
-    /// What all passes cost, if prices were given: trainers, workers, and what is kept, each for as long as it is there.
+    /// What all passes cost, if prices were given: trainers, workers, and what is kept, for as long as each is there.
     pub money: Option<f64>,
     /// What keeps a later epoch from being shorter.
     pub bottleneck: Bottleneck,

@@ -2,9 +2,9 @@
 //!
 //! A [`WorkerPolicy`] takes an [`Observation`] at a time and answers with a [`Decision`], whose [`Reason`] an operator
 //! can read. [`advise`] compares what a feed may keep of its epoch, by the [`Cut`]s of its query, the [`Store`]s that
-//! were measured, and the [`Workload`] to come. [`plan`](plan()) decides both at once for a [`Job`] that has not begun, with
-//! the cores beside its trainers and the order of its operators. [`trace`] writes what was seen and decided as JSON lines, and runs it
-//! again.
+//! were measured, and the [`Workload`] to come. [`plan`](plan()) decides both at once for a [`Job`] that has not begun,
+//! with the cores beside its trainers, the order of its operators, and where the last of them runs. [`trace`] writes
+//! what was seen and decided as JSON lines, and runs it again.
 //!
 //! ```
 //! use forebay_policy::{FeedSeen, Observation, WorkerPolicy, WorkerSeen, WorkerSettings};

@@ -183,9 +183,9 @@ impl Host {
         }
     }
 
-    /// How many times as long a step takes if trainers would take samples at the rate of `demand`, and so many arrive in
-    /// the same time. What runs beside a longer step is longer there too, so that as much of it runs at a time as if
-    /// neither were slowed.
+    /// How many times as long a step takes if trainers would take samples at the rate of `demand`, and receive them at
+    /// the rate of `arriving`. What runs beside a longer step is longer there too, so that as much of it runs at a time
+    /// as if neither were slowed.
     ///
     /// How many are busy varies from moment to moment, each local core on its own, and so does what arrives: a step is
     /// longer whenever they are more than the idle cores, even if they are fewer in the mean.

@@ -2,12 +2,13 @@
 //! runs, decided together.
 //!
 //! One at a time, these decisions are wrong for each other: a cache is worth less where idle cores compute for nothing,
-//! and workers are too many where a cache will do their work from the second epoch on. Cachew (ATC 2022) decides what is
-//! kept and then counts workers; Pecan (ATC 2024) counts workers and then moves them, and keeps nothing.
+//! and workers are too many where a cache will do their work from the second epoch on. Cachew (ATC 2022) decides what
+//! is kept and then counts workers; Pecan (ATC 2024) counts workers and then moves them, and keeps nothing.
 
 use serde::{Deserialize, Serialize};
 
-use crate::choice::{Candidate, Space};
+use crate::choice::{Candidate, Paid, Space};
+use crate::placement::Flow;
 use crate::search::Kinds;
 use crate::{Choice, Error, Job, Prices, Sureness};
 
@@ -39,15 +40,45 @@ pub struct Changes {
     pub more_workers_below_step_seconds: Option<f64>,
     /// One worker less is enough if the trainers' steps take more than this, in seconds.
     pub fewer_workers_above_step_seconds: Option<f64>,
-    /// The runner-up costs as much at this price of a worker for a second.
+    /// The runner-up costs as much at this price of a worker for a second, if prices were given.
     pub runner_up_at_worker_price: Option<f64>,
-    /// The runner-up is as good with so many epochs to come: with fewer if it keeps less, with more if it keeps more.
+    /// The runner-up costs as much with so many epochs to come, if prices were given.
     pub runner_up_at_epochs: Option<f64>,
 }
 
 /// Decides how a job should run.
 ///
 /// Money counts only with `prices`, all three of them.
+///
+/// ```
+/// use forebay_policy::{Job, plan};
+///
+/// // A sample takes 8 ms of a core to decode, and trainers take 1,900 of them a second.
+/// let job: Job = serde_json::from_str(r#"{
+///     "orders": [{"name": "exact", "cuts": [
+///         {"name": "source", "compute_seconds_per_sample": 0, "bytes_per_sample": 110e3, "is_random": false},
+///         {"name": "decode", "compute_seconds_per_sample": 7e-3, "bytes_per_sample": 150e3, "is_random": false},
+///         {"name": "crop", "compute_seconds_per_sample": 8e-3, "bytes_per_sample": 150e3, "is_random": true}
+///     ]}],
+///     "source": {"bytes_per_second": 1e9, "written_bytes_per_second": 1e9,
+///                "seconds_per_request": 1e-3, "bytes_per_request": 8e6},
+///     "cache": {"bytes_per_second": 2e9, "written_bytes_per_second": 1e9,
+///               "seconds_per_request": 0, "bytes_per_request": 8e6},
+///     "workload": {"samples": 1.28e6, "epochs_to_come": 90, "other_jobs": 0,
+///                  "trainers_samples_per_second": 1900, "trainers": 1, "cores_per_worker": 4},
+///     "samples_per_step": 256,
+///     "limit_bytes": 0,
+///     "host": {"host_cores": 12, "trainer_cores": 8},
+///     "wire": {"bytes_per_second": 1.2e9, "sending_seconds_per_byte": 2e-10, "receiving_seconds_per_byte": 2e-10},
+///     "workers": {"least": 0, "most": 32}
+/// }"#).expect("a job");
+/// let alone = plan(&job, None)?;
+/// assert_eq!((alone.chosen.configuration.workers, alone.chosen.configuration.local_cores), (3, 4));
+/// // With room for what was decoded, idle cores are enough from the second epoch on.
+/// let with_cache = plan(&Job { limit_bytes: 300e9, ..job }, None)?;
+/// assert_eq!(with_cache.chosen.configuration.workers, 0);
+/// # Ok::<(), forebay_policy::Error>(())
+/// ```
 ///
 /// # Errors
 ///
@@ -113,29 +144,21 @@ fn changes(space: &Space, chosen: &Candidate, runner_up: Option<&Candidate>) -> 
         ..Changes::default()
     };
     if let (Some(other), Some(paid)) = (runner_up, &space.prices) {
+        changes.runner_up_at_epochs = epochs_of_equality(space, paid, chosen, other);
         // Both sums of money are straight lines in the price.
         let without = |one: &Candidate| space.standing(paid, &one.kept) * one.seconds;
         let price = (without(other) - without(chosen)) / (chosen.worker_seconds - other.worker_seconds);
         changes.runner_up_at_worker_price = Some(price).filter(|price| price.is_finite() && *price >= 0.0);
     }
-    if let Some(other) = runner_up {
-        changes.runner_up_at_epochs = epochs_of_equality(space, chosen, other);
-    }
     changes
 }
 
-/// The number of epochs at which two candidates are equally good, in money if there are prices, else in time.
-fn epochs_of_equality(space: &Space, chosen: &Candidate, other: &Candidate) -> Option<f64> {
-    let samples = space.job.workload.samples;
+/// The number of epochs of this job at which two candidates cost the same.
+fn epochs_of_equality(space: &Space, paid: &Paid, chosen: &Candidate, other: &Candidate) -> Option<f64> {
     let costs = |one: &Candidate| {
-        let pass = |flow: &crate::placement::Flow| {
-            let second = space
-                .prices
-                .as_ref()
-                .map_or(1.0, |paid| space.standing(paid, &one.kept) + paid.worker * f64::from(flow.workers));
-            second * samples / flow.rate.max(1e-15)
-        };
-        (pass(&one.first), pass(&one.later))
+        let second = |flow: &Flow| space.standing(paid, &one.kept) + paid.worker * f64::from(flow.workers);
+        let later = second(&one.later) * space.job.workload.samples / one.later.rate.max(1e-15);
+        (second(&one.first) * one.first_seconds, later)
     };
     let ((first, later), (other_first, other_later)) = (costs(chosen), costs(other));
     let passes = 1.0 + (other_first - first) / (later - other_later);

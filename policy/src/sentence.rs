@@ -128,3 +128,81 @@ impl fmt::Display for Time {
         write!(f, "{:.digits$} {name}", self.0 / unit)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Changes, Configuration, Sureness};
+
+    fn choice(cut: Option<&str>, local_cores: u32, first_workers: u32, workers: u32) -> Choice {
+        Choice {
+            configuration: Configuration {
+                order: "exact".to_owned(),
+                cut: cut.map(str::to_owned),
+                share: if cut.is_some() { 0.75 } else { 0.0 },
+                finish_at: Place::Worker,
+                local_cores,
+                first_workers,
+                workers,
+            },
+            seconds_per_step: 0.1,
+            waited: 0.0,
+            local_share: 0.0,
+            worker_cpu_seconds: 0.0,
+            host_cpu_seconds: 0.0,
+            source_bytes: 0.0,
+            cache_bytes: 0.0,
+            wire_bytes: 0.0,
+            kept_bytes: if cut.is_some() { 41e9 } else { 0.0 },
+            first_epoch_seconds: 600.0,
+            epoch_seconds: 500.0,
+            total_seconds: 5_100.0,
+            worker_seconds: 0.0,
+            money: None,
+            bottleneck: Bottleneck::Trainers,
+        }
+    }
+
+    #[test]
+    fn plans_are_one_line_of_plain_english() {
+        let changes = Changes { more_workers_below_step_seconds: Some(0.0123), ..Changes::default() };
+        let mut plan = Plan {
+            chosen: choice(None, 0, 4, 4),
+            runner_up: Some(choice(Some("decode"), 0, 4, 1)),
+            demand: 1900.0,
+            per_worker: 540.2,
+            changes,
+            workers_range: Some((3, 5)),
+            sureness: Some(Sureness { samples: 2000.0, error: 0.08 }),
+        };
+        assert_eq!(
+            plan.to_string(),
+            "4 workers: trainers take 1,900 samples/s, a worker gives 540; 4 workers, keeping 41 GB at \"decode\" (75 \
+             % of it), 1 worker from epoch 2 instead would take as long; another worker is needed if a step takes less \
+             than 12 ms; between 3 and 5 workers within 8.0 %, by 2,000 samples"
+        );
+        plan.chosen = Choice { waited: 0.25, money: Some(12.5), ..choice(Some("source"), 2, 0, 0) };
+        plan.chosen.configuration.finish_at = Place::Trainer;
+        plan.runner_up = Some(Choice { money: Some(13.0), ..choice(None, 1, 2, 2) });
+        plan.changes = Changes::default();
+        plan.workers_range = Some((0, 0));
+        assert_eq!(
+            plan.to_string(),
+            "2 local cores, keeping 41 GB at \"source\" (75 % of it), finishing at the trainers: trainers take 1,900 \
+             samples/s; trainers lose 25 % of their time to the trainers; 2 workers and 1 local core instead would \
+             cost 13 and not 12.5; sure within 8.0 %, by 2,000 samples"
+        );
+    }
+
+    #[test]
+    fn amounts_have_units_that_suit_them() {
+        for (seconds, text) in
+            [(0.0123, "12 ms"), (1.5, "1.50 s"), (300.0, "5.00 min"), (9e4, "25 h"), (1e6, "12 days")]
+        {
+            assert_eq!(Time(seconds).to_string(), text);
+        }
+        for (bytes, text) in [(12.0, "12 bytes"), (1.26e6, "1.3 MB"), (2e13, "20 TB")] {
+            assert_eq!(Bytes(bytes).to_string(), text);
+        }
+    }
+}

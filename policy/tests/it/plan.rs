@@ -152,12 +152,18 @@ fn outcomes(seeds: Range<u64>, sureness: Option<Sureness>, shares: &[f64]) -> Ve
     even.into_iter().chain(odd).collect()
 }
 
-/// Prints what is worst, and asserts that no plan costs more than these of the best and of the best rival.
+/// Shows a figure to those who run the tests with `--nocapture`.
+#[expect(clippy::print_stdout, reason = "the figures of a claim")]
+fn report(figures: &str) {
+    println!("{figures}");
+}
+
+/// Reports what is worst, and asserts that no plan costs more than these of the best and of the best rival.
 fn check(outcomes: &[Outcome], of_best: f64, of_rival: f64) {
     let most = |of: fn(&Outcome) -> f64| outcomes.iter().max_by(|a, b| of(a).total_cmp(&of(b))).expect("outcomes");
     let (best, rival) = (most(|one| one.of_best), most(|one| one.of_rival));
     let mean = |of: fn(&Outcome) -> f64| outcomes.iter().map(of).sum::<f64>() / outcomes.len() as f64;
-    println!(
+    report(&format!(
         "of the best: {:.4} in the mean, {:.4} at most; of the best rival: {:.4} in the mean, {:.4} at most, {} of {} \
          above 1.001; of the estimate: {:.4} at most",
         mean(|one| one.of_best),
@@ -167,7 +173,7 @@ fn check(outcomes: &[Outcome], of_best: f64, of_rival: f64) {
         outcomes.iter().filter(|one| one.of_rival > 1.001).count(),
         outcomes.len(),
         most(|one| one.of_estimate).of_estimate,
-    );
+    ));
     assert!(best.of_best <= of_best, "seed {}: {}\n{}", best.seed, best.of_best, best.story);
     assert!(rival.of_rival <= of_rival, "seed {}: {}\n{}", rival.seed, rival.of_rival, rival.story);
 }
@@ -263,7 +269,7 @@ fn cachews_sweep_has_three_regimes_and_shares_are_faster() {
         }
     }
     assert!(regimes.iter().map(Option::as_deref).eq([None, Some("inflate"), Some("source")]), "{regimes:?}");
-    println!("shares are up to {fastest:.2} times as fast as all or nothing");
+    report(&format!("shares are up to {fastest:.2} times as fast as all or nothing"));
     assert!(fastest > 1.7, "{fastest}");
     let last = plan(&cachew(500.0, 1, 9.0), None).expect("a valid job");
     assert_eq!(last.chosen.configuration.cut, None, "the last epoch keeps nothing");
@@ -332,13 +338,18 @@ fn idle_cores_of_the_trainers_host_replace_workers_as_in_pecan() {
     let prices: Prices = "worker=0.42/h,trainer=4.96/h,storage=0.02/GB-month".parse().expect("prices");
     let mut lab = Lab::new(Training::new(&job, 1, 0.1), prices);
     let (ours, theirs) = (lab.run(with, with.workers).later, lab.run(without, without.workers).later);
-    println!("{} workers for {}, {:.4} of the time: {with_cores}", with.workers, without.workers, ours / theirs);
+    report(&format!(
+        "{} workers for {}, {:.4} of the time: {with_cores}",
+        with.workers,
+        without.workers,
+        ours / theirs
+    ));
     assert!(with.workers > 0 && f64::from(with.workers) <= 0.3 * f64::from(without.workers), "{with_cores:#?}");
     assert!(ours <= 1.03 * theirs, "{ours} s for {theirs} s: {with_cores:#?}");
     // With prices it may take longer, if that costs less.
     let cheapest = plan(&job, Some(&prices)).expect("valid");
     let (ours, theirs) = (lab.money(&cheapest.chosen.configuration), lab.money(with));
-    println!("{:.4} of the money: {cheapest}", ours / theirs);
+    report(&format!("{:.4} of the money: {cheapest}", ours / theirs));
     assert!(ours <= 1.001 * theirs, "{ours} for {theirs}: {cheapest:#?}");
 }
 
@@ -350,14 +361,21 @@ fn five_hundred_workers_are_found_at_once() {
     job.workload.samples *= 40.0;
     job.wire = Wire { bytes_per_second: 1e11, sending_seconds_per_byte: 0.0, receiving_seconds_per_byte: 0.0 };
     let began = std::time::Instant::now();
-    let plan = plan(&job, None).expect("a valid job");
+    let found = plan(&job, None).expect("a valid job");
     let seconds = began.elapsed().as_secs_f64();
-    println!("{:.1} ms: {plan}", seconds * 1e3);
-    assert!((495..=500).contains(&plan.chosen.configuration.workers), "{plan:#?}");
+    report(&format!("{:.1} ms: {found}", seconds * 1e3));
+    assert!((495..=500).contains(&found.chosen.configuration.workers), "{found:#?}");
     let training = Training::new(&job, 1, 0.1);
-    let run = training.run(&plan.chosen.configuration, plan.chosen.configuration.workers);
+    let run = training.run(&found.chosen.configuration, found.chosen.configuration.workers);
     let ideal = job.workload.samples / job.workload.trainers_samples_per_second;
-    println!("simulated {:.4} of the trainers' own time", run.later / ideal);
+    report(&format!("simulated {:.4} of the trainers' own time", run.later / ideal));
     assert!(run.later <= 1.015 * ideal, "{} s for {ideal} s", run.later);
     assert!(seconds < 1.0, "{seconds} s");
+    // A large host, many cuts and two orders.
+    let (mut job, prices) = random_job(13);
+    job.host.host_cores = 256.0;
+    job.workers.most = 1_000;
+    let began = std::time::Instant::now();
+    let large = plan(&job, Some(&prices)).expect("a valid job");
+    report(&format!("{:.0} ms for 256 local cores: {large}", began.elapsed().as_secs_f64() * 1e3));
 }
