@@ -127,6 +127,8 @@ impl Work {
         ]
         .into_iter()
         .fold((demand, Bottleneck::Trainers), |least, next| if next.0 < least.0 { next } else { least });
+        // What costs a thousandth limits nothing.
+        let bottleneck = if rate < 0.999 * demand { bottleneck } else { Bottleneck::Trainers };
         Flow { workers, rate, local_share, bottleneck }
     }
 
@@ -134,7 +136,7 @@ impl Work {
     pub(crate) fn fewest(&self, job: &Job, local_cores: u32, rate: f64) -> Flow {
         let flow = |workers| self.flow(job, local_cores, workers);
         let enough = rate.min(flow(job.workers.most).rate) * (1.0 - 1e-12);
-        first(job, local_cores, |workers| flow(workers).rate >= enough).map_or_else(|| flow(job.workers.most), flow)
+        flow(first_with(job, local_cores, |workers| flow(workers).rate >= enough).unwrap_or(job.workers.most))
     }
 
     /// The number of workers with which the pass costs least, if a second of it costs `standing`, and each worker
@@ -144,7 +146,7 @@ impl Work {
         let cost = |flow: &Flow| (standing + worker * f64::from(flow.workers)) / flow.rate.max(1e-15);
         let is_no_better = |workers: u32| cost(&flow(workers)) <= cost(&flow(workers.saturating_add(1)));
         // The rate is concave in the number of workers, so that once one more is no better, none after it is.
-        let turn = first(job, local_cores, is_no_better).unwrap_or(job.workers.most);
+        let turn = first_with(job, local_cores, is_no_better).unwrap_or(job.workers.most);
         let fastest = self.fewest(job, local_cores, f64::INFINITY);
         let least = least(job, local_cores);
         (turn.saturating_sub(1).max(least)..=turn.saturating_add(1).min(job.workers.most))
@@ -200,6 +202,9 @@ impl Host {
         let chance = free * busy * (1.0 - self.local_share);
         let computing = chance + free * regular(busy);
         let receiving = received * self.local_share + regular(received);
+        if self.local + received + 3.0 * receiving.sqrt() <= idle {
+            return 1.0;
+        }
         let mean = busy + received - idle + self.slowest * chance.sqrt();
         1.0 + mean_excess(mean, (computing + receiving).sqrt()) / self.cores
     }
@@ -224,7 +229,7 @@ fn least(job: &Job, local_cores: u32) -> u32 {
 }
 
 /// The first number of workers for which this holds, if it holds for all above it.
-fn first(job: &Job, local_cores: u32, holds: impl Fn(u32) -> bool) -> Option<u32> {
+fn first_with(job: &Job, local_cores: u32, holds: impl Fn(u32) -> bool) -> Option<u32> {
     let (mut low, mut high) = (least(job, local_cores), job.workers.most);
     while low < high {
         let middle = low + (high - low) / 2;

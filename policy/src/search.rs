@@ -135,10 +135,18 @@ fn kinds(space: &Space) -> Vec<Vec<Candidate>> {
                 kept.iter().filter_map(|kept| space.best_workers(*kept, local_cores)).collect::<Vec<_>>()
             };
             kinds.push(with(0));
-            kinds.push((1..=job.local_cores_most()).flat_map(with).collect());
+            kinds.push((1..=local_cores_most(space, order)).flat_map(with).collect());
         }
     }
     kinds
+}
+
+/// The most local cores that are tried: twice as many as compute all that trainers take are never all busy.
+fn local_cores_most(space: &Space, order: usize) -> u32 {
+    let job = space.job;
+    let whole = job.orders[order].cuts.last().map_or(0.0, |cut| cut.compute_seconds_per_sample);
+    let demand = job.workload.trainers_samples_per_second / f64::from(job.workload.trainers);
+    job.local_cores_most().min((2.0 * demand * whole).ceil() as u32 + 1)
 }
 
 fn most_share(space: &Space, kept: &Kept) -> f64 {

@@ -20,6 +20,7 @@ impl fmt::Display for Plan {
         if let Some(other) = &self.runner_up {
             write!(f, "; {} instead would ", Short(other))?;
             match (chosen.money, other.money) {
+                (Some(ours), Some(theirs)) if (theirs / ours - 1.0).abs() < 0.005 => f.write_str("cost as much")?,
                 (Some(ours), Some(theirs)) => write!(f, "cost {} and not {}", Grouped(theirs), Grouped(ours))?,
                 _ if (other.total_seconds / chosen.total_seconds - 1.0).abs() < 0.01 => f.write_str("take as long")?,
                 _ => write!(f, "take {} and not {}", Time(other.total_seconds), Time(chosen.total_seconds))?,

@@ -201,6 +201,21 @@ fn plans_of_many_jobs_are_as_good() {
     check(&outcomes(100..400, EXACT, &[1.0, 0.75, 0.5, 0.25]), 1.05, 1.05);
 }
 
+#[test]
+fn trainers_wait_no_longer_than_plans_say() {
+    let mut held = 0;
+    for seed in 0..60 {
+        let (job, _) = random_job(seed);
+        let plan = plan(&job, None).expect("a valid job");
+        let training = Training::new(&job, seed, 0.1);
+        let later = training.run(&plan.chosen.configuration, plan.chosen.configuration.workers).later;
+        let waited = 1.0 - job.workload.samples / job.workload.trainers_samples_per_second / later;
+        held += u32::from(plan.chosen.waited <= job.wait_at_most);
+        assert!(waited <= plan.chosen.waited + 0.04, "seed {seed}: {waited} waited: {plan:#?}");
+    }
+    assert!(held > 40, "the bound can be held in {held} of 60 jobs");
+}
+
 /// A job whose workers are given, without local cores: only what is kept is to be decided.
 fn kept_only(cuts: Vec<Cut>, [source, cache]: [Store; 2], workload: Workload, limit_bytes: f64) -> Job {
     Job {
