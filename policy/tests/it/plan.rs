@@ -314,7 +314,12 @@ fn prestos_pipelines_are_cut_where_the_best_simulated_cut_is() {
 }
 
 /// A job without stores or wires that matter: workers of so many cores compute for trainers.
-fn computing(samples_per_second: f64, seconds_per_sample: f64, cores_per_worker: f64, host: TrainerHost) -> Job {
+pub(crate) fn computing(
+    samples_per_second: f64,
+    seconds_per_sample: f64,
+    cores_per_worker: f64,
+    host: TrainerHost,
+) -> Job {
     let cuts = vec![cut("source", 0.0, 110e3, false), cut("augment", seconds_per_sample, 150e3, true)];
     Job {
         orders: vec![Order { name: "exact".to_owned(), cuts }],

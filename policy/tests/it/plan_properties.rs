@@ -1,8 +1,11 @@
 //! What holds for every plan.
 
-use forebay_policy::{Configuration, Finish, Job, Plan, TrainerHost, Wire, WorkerLimits, plan};
+use forebay_policy::{
+    Configuration, Finish, Job, Measured, Plan, Prices, Sureness, TrainerHost, Weights, Wire, WorkerLimits, Workload,
+    advise, plan,
+};
 
-use crate::plan::{random_job, store};
+use crate::plan::{computing, random_job, store};
 use crate::random::Random;
 use crate::rivals;
 
@@ -139,6 +142,102 @@ fn plans_of_wild_jobs_are_finite_and_within_their_limits() {
                 assert!(choice.kept_bytes <= job.limit_bytes * 1.000_001, "seed {seed}: {choice:#?}");
                 let limits = job.workers.least..=job.workers.most;
                 assert!(limits.contains(&workers) && limits.contains(&first_workers), "seed {seed}: {choice:#?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_would_change_a_plan_does() {
+    for seed in 0..40 {
+        let mut random = Random::new(seed);
+        let (cores, demand) = (random.between(5.0, 200.0), random.between(100.0, 5e4));
+        let host = TrainerHost { host_cores: 16.0, trainer_cores: 12.0 };
+        let mut job = computing(demand, cores / demand, 4.0, host);
+        job.wire = Wire { bytes_per_second: 1e12, sending_seconds_per_byte: 0.0, receiving_seconds_per_byte: 0.0 };
+        job.sureness = Some(Sureness { samples: 500.0, error: 0.1 });
+        let found = plan(&job, None).expect("a valid job");
+        let workers = found.chosen.configuration.workers;
+        let is_enough = |workers: u32, seconds: f64| {
+            let mut job = job.clone();
+            job.workload.trainers_samples_per_second = job.samples_per_step / seconds;
+            let one = Configuration { workers, first_workers: workers, ..found.chosen.configuration.clone() };
+            job.estimate(&one, None).expect("valid").waited <= job.wait_at_most
+        };
+        let more = found.changes.more_workers_below_step_seconds.expect("more workers are allowed");
+        assert!(is_enough(workers, more * 1.001) && !is_enough(workers, more * 0.999), "seed {seed}: {found:#?}");
+        if workers > 0 {
+            let fewer = found.changes.fewer_workers_above_step_seconds.expect("fewer would do");
+            let is_enough = |seconds: f64| is_enough(workers - 1, seconds);
+            assert!(!is_enough(fewer * 0.999) && is_enough(fewer * 1.001), "seed {seed}: {found:#?}");
+        }
+        let (low, high) = found.workers_range.expect("an error is given");
+        assert!(low <= workers && workers <= high && low < high, "seed {seed}: {found:#?}");
+        // A tenth more or less of the work that local cores leave.
+        let spread = f64::from(high - low) * 4.0 / cores;
+        assert!((0.2 - 8.0 / cores..0.2 + 8.0 / cores).contains(&spread), "seed {seed}: {spread}: {found:#?}");
+    }
+}
+
+/// The runner-up and the chosen one cost the same at the price and at the number of epochs that the plan names.
+#[test]
+fn runners_up_win_where_plans_say() {
+    let mut named = (0, 0);
+    for seed in 0..40 {
+        let (job, prices) = random_job(seed);
+        let found = plan(&job, Some(&prices)).expect("a valid job");
+        let Some(other) = &found.runner_up else { continue };
+        let money = |job: &Job, prices: &Prices, configuration: &Configuration| {
+            job.estimate(configuration, Some(prices)).expect("valid").money.expect("prices")
+        };
+        let check = |job: &Job, prices: &Prices, tolerance: f64| {
+            let ours = money(job, prices, &found.chosen.configuration);
+            let theirs = money(job, prices, &other.configuration);
+            assert!((ours / theirs - 1.0).abs() < tolerance, "seed {seed}: {ours} and {theirs}: {found:#?}");
+        };
+        if let Some(price) = found.changes.runner_up_at_worker_price {
+            named.0 += 1;
+            check(&job, &Prices { worker_per_second: Some(price), ..prices }, 1e-6);
+        }
+        if let Some(epochs) = found.changes.runner_up_at_epochs.filter(|epochs| *epochs >= 2.0) {
+            named.1 += 1;
+            // Epochs are whole.
+            let mut job = job.clone();
+            job.workload.epochs_to_come = epochs.round() as u32;
+            check(&job, &prices, 0.5 / epochs);
+        }
+    }
+    assert!(named.0 > 5 && named.1 > 1, "{named:?}");
+}
+
+/// Where workers are given and nothing else computes, what a plan estimates of a cut is what [`advise`] does.
+#[test]
+fn plans_and_advice_agree_where_only_the_cache_is_open() {
+    for seed in 0..60 {
+        let (mut job, prices) = random_job(seed);
+        job.finish = None;
+        job.wire = Wire { bytes_per_second: 1e12, sending_seconds_per_byte: 0.0, receiving_seconds_per_byte: 0.0 };
+        // The first step begins at once.
+        job.samples_per_step = 1e-6;
+        let workers = 1 + seed as u32 % 5;
+        let workload = Workload { cores: f64::from(workers) * job.workload.cores_per_worker, ..job.workload };
+        let cuts = job.orders[0].cuts.clone();
+        let Job { source, cache, limit_bytes, .. } = job;
+        let measured = Measured { cuts, source, cache, workload, limit_bytes };
+        for advised in advise(&measured, Some(&prices), &Weights::default()).expect("valid").estimates {
+            let (cut, share) = (advised.cut.clone(), advised.share);
+            let one = Configuration { cut, share, first_workers: workers, workers, ..rivals::plain(&job) };
+            let planned = job.estimate(&one, Some(&prices)).expect("valid");
+            for (ours, theirs) in [
+                (planned.first_epoch_seconds, advised.first_epoch_seconds),
+                (planned.epoch_seconds, advised.epoch_seconds),
+                (planned.total_seconds, advised.total_seconds),
+                (planned.worker_cpu_seconds, advised.cpu_seconds),
+                (planned.source_bytes + planned.cache_bytes, advised.read_bytes),
+                (planned.kept_bytes, advised.kept_bytes),
+            ] {
+                let near = (ours - theirs).abs() <= 1e-6 * theirs.abs();
+                assert!(near, "seed {seed}: {ours} for {theirs}: {planned:#?} {advised:#?}");
             }
         }
     }
