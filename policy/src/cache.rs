@@ -8,11 +8,12 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::costs::{Pass, share_within};
 use crate::prices::SECONDS_PER_MONTH;
 use crate::{Cut, Error, Measured, Prices, Store, Workload};
 
 /// Choices within this of the best count as equal, and the one that keeps least wins: estimates are no better.
-const NEAR_TIE: f64 = 0.03;
+pub(crate) const NEAR_TIE: f64 = 0.03;
 
 /// What a configuration costs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -103,13 +104,8 @@ pub fn advise(measured: &Measured, prices: Option<&Prices>, weights: &Weights) -
     let Measured { cuts, source, cache, workload, limit_bytes } = measured;
     let costs = Costs { cuts, source, cache, workload, prices };
     let nothing = costs.estimate(None, 0.0);
-    let mut estimates: Vec<Estimate> = cuts
-        .iter()
-        .map(|cut| {
-            let bytes = workload.samples * cut.bytes_per_sample;
-            costs.estimate(Some(cut), if bytes > 0.0 { (*limit_bytes / bytes).min(1.0) } else { 1.0 })
-        })
-        .collect();
+    let mut estimates: Vec<Estimate> =
+        cuts.iter().map(|cut| costs.estimate(Some(cut), share_within(*limit_bytes, workload.samples, cut))).collect();
     for estimate in &mut estimates {
         estimate.break_even_epoch = costs.break_even(estimate, &nothing);
     }
@@ -135,29 +131,12 @@ struct Costs<'a> {
     prices: Option<&'a Prices>,
 }
 
-/// What all samples of an epoch ask of one resource each: seconds of it.
-struct Epoch {
-    cpu: f64,
-    source_bytes: f64,
-    cache_bytes: f64,
-    written_bytes: f64,
-}
-
 impl Costs<'_> {
     fn estimate(&self, cut: Option<&Cut>, share: f64) -> Estimate {
         let samples = self.workload.samples;
-        let whole = self.cuts.last().map_or(0.0, |cut| cut.compute_seconds_per_sample);
-        let source_bytes = samples * self.cuts.first().map_or(0.0, |cut| cut.bytes_per_sample);
-        let kept_bytes = cut.map_or(0.0, |cut| share * samples * cut.bytes_per_sample);
-        let saved = cut.map_or(0.0, |cut| share * samples * cut.compute_seconds_per_sample);
-        let without = Epoch { cpu: samples * whole, source_bytes, cache_bytes: 0.0, written_bytes: 0.0 };
-        let first = Epoch { written_bytes: kept_bytes, ..without };
-        let later = Epoch {
-            cpu: samples * whole - saved,
-            source_bytes: (1.0 - share) * source_bytes,
-            cache_bytes: kept_bytes,
-            written_bytes: 0.0,
-        };
+        let (first, later) = Pass::first_and_later(self.cuts, samples, cut, share);
+        let (without, _) = Pass::first_and_later(self.cuts, samples, None, 0.0);
+        let kept_bytes = first.written_bytes;
         let (first_seconds, seconds) = (self.seconds(&first), self.seconds(&later));
         let later_passes = self.workload.passes() - 1.0;
         let total_seconds = first_seconds + later_passes * seconds;
@@ -169,10 +148,10 @@ impl Costs<'_> {
             epoch_seconds: seconds,
             total_seconds,
             samples_per_second: samples / seconds,
-            cpu_seconds: later.cpu,
+            cpu_seconds: later.cpu_seconds,
             read_bytes: later.source_bytes + later.cache_bytes,
             fill_seconds: first_seconds - self.seconds(&without),
-            money: self.money(total_seconds, first.cpu + later_passes * later.cpu, kept_bytes),
+            money: self.money(total_seconds, first.cpu_seconds + later_passes * later.cpu_seconds, kept_bytes),
             break_even_epoch: None,
             score: 0.0,
             is_random: cut.is_some_and(|cut| cut.is_random),
@@ -180,12 +159,12 @@ impl Costs<'_> {
     }
 
     /// The seconds of an epoch: the four overlap, so the slowest decides.
-    fn seconds(&self, epoch: &Epoch) -> f64 {
+    fn seconds(&self, pass: &Pass) -> f64 {
         let workload = self.workload;
         [
-            epoch.cpu / workload.cores,
-            self.source.reading(epoch.source_bytes),
-            self.cache.reading(epoch.cache_bytes) + self.cache.writing(epoch.written_bytes),
+            pass.cpu_seconds / workload.cores,
+            pass.source_seconds(self.source),
+            pass.cache_seconds(self.cache),
             workload.samples / workload.trainers_samples_per_second,
         ]
         .into_iter()

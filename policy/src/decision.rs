@@ -102,7 +102,7 @@ impl fmt::Display for Reason {
     }
 }
 
-fn counted(workers: u32) -> String {
+pub(crate) fn counted(workers: u32) -> String {
     match workers {
         1 => "1 worker".to_owned(),
         _ => format!("{} workers", Grouped(f64::from(workers))),
@@ -110,7 +110,7 @@ fn counted(workers: u32) -> String {
 }
 
 /// A number with three significant digits or more, and commas between thousands.
-struct Grouped(f64);
+pub(crate) struct Grouped(pub(crate) f64);
 
 impl fmt::Display for Grouped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

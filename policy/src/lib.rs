@@ -2,8 +2,9 @@
 //!
 //! A [`WorkerPolicy`] takes an [`Observation`] at a time and answers with a [`Decision`], whose [`Reason`] an operator
 //! can read. [`advise`] compares what a feed may keep of its epoch, by the [`Cut`]s of its query, the [`Store`]s that
-//! were measured, and the [`Workload`] to come. [`trace`] writes what was seen and decided as JSON lines, and runs it
-//! again.
+//! were measured, and the [`Workload`] to come. [`plan`](plan()) decides both at once for a [`Job`] that has not begun,
+//! with the cores beside its trainers, the order of its operators, and where the last of them runs. [`trace`] writes
+//! what was seen and decided as JSON lines, and runs it again.
 //!
 //! ```
 //! use forebay_policy::{FeedSeen, Observation, WorkerPolicy, WorkerSeen, WorkerSettings};
@@ -52,8 +53,15 @@
 //! | `workers.rs` | when the number changes |
 //! | `decision.rs` | a decision and its reason |
 //! | `stores.rs` | measured stores, cuts and work to come |
+//! | `costs.rs` | what a pass asks of processors and stores |
 //! | `cache.rs` | what each choice of a cache costs, and the best |
 //! | `concurrency.rs` | work under way in one process |
+//! | `job.rs` | a job before it runs, with what may be decided of it |
+//! | `placement.rs` | how fast a pass goes with workers and local cores |
+//! | `choice.rs` | one way to run a job, and what it would do |
+//! | `search.rs` | the best way of each kind |
+//! | `plan.rs` | the decision of all of it together |
+//! | `sentence.rs` | that decision in plain English |
 //! | `trace.rs` | JSON lines that can be replayed |
 //!
 //! The crate has no clock, no I/O, no threads, no state of its own and no randomness: equal observations give equal
@@ -61,25 +69,36 @@
 //! itself. No decision changes a sample.
 
 mod cache;
+mod choice;
 mod concurrency;
 mod correction;
+mod costs;
 mod decision;
 mod error;
 mod evidence;
+mod job;
 mod observation;
+mod placement;
+mod plan;
 mod pool;
 mod prices;
 mod queue;
 mod rates;
+mod search;
+mod sentence;
 mod stores;
 pub mod trace;
 mod workers;
 
 pub use cache::{Advice, Estimate, Weights, advise};
+pub use choice::{Choice, Configuration};
 pub use concurrency::{pieces_under_way, reads_under_way};
 pub use decision::{Decision, Evidence, Reason, Why};
 pub use error::Error;
+pub use job::{Finish, Job, Order, Sureness, TrainerHost, Wire, WorkerLimits};
 pub use observation::{FeedSeen, Observation, WorkerSeen};
+pub use placement::{Bottleneck, Place};
+pub use plan::{Changes, Plan, plan};
 pub use pool::WorkerGoal;
 pub use prices::Prices;
 pub use queue::wait_share;

@@ -31,7 +31,7 @@ impl Store {
         bytes / self.written_bytes_per_second + bytes / self.bytes_per_request * self.seconds_per_request
     }
 
-    fn check(&self) -> Result<(), Error> {
+    pub(crate) fn check(&self) -> Result<(), Error> {
         at_least(1.0, "bytes_per_second", self.bytes_per_second)?;
         at_least(1.0, "written_bytes_per_second", self.written_bytes_per_second)?;
         at_least(0.0, "seconds_per_request", self.seconds_per_request)?;
@@ -65,7 +65,8 @@ pub struct Workload {
     pub trainers_samples_per_second: f64,
     /// Trainers that wait for the samples, each with its own price.
     pub trainers: u32,
-    /// Cores that compute the feed.
+    /// Cores that compute the feed. A [`Job`](crate::Job) does without: they are what its plan decides.
+    #[serde(default)]
     pub cores: f64,
     /// Cores of one worker, which has the price of a worker.
     pub cores_per_worker: f64,
@@ -77,10 +78,10 @@ impl Workload {
         f64::from(self.epochs_to_come.max(1)) * (1.0 + f64::from(self.other_jobs))
     }
 
-    fn check(&self) -> Result<(), Error> {
+    /// Fails unless all but the cores are valid.
+    pub(crate) fn check(&self) -> Result<(), Error> {
         at_least(1.0, "samples", self.samples)?;
         at_least(1e-6, "trainers_samples_per_second", self.trainers_samples_per_second)?;
-        at_least(1e-3, "cores", self.cores)?;
         at_least(1e-3, "cores_per_worker", self.cores_per_worker).map(drop)
     }
 }
@@ -106,12 +107,13 @@ impl Measured {
         self.source.check()?;
         self.cache.check()?;
         self.workload.check()?;
+        at_least(1e-3, "cores", self.workload.cores)?;
         at_least(0.0, "limit_bytes", self.limit_bytes).map(drop)
     }
 }
 
 /// Fails unless the cuts begin with the source and each later one takes as long or longer to reach.
-fn check_cuts(cuts: &[Cut]) -> Result<(), Error> {
+pub(crate) fn check_cuts(cuts: &[Cut]) -> Result<(), Error> {
     if cuts.is_empty() {
         return Err(Error::new("there are no cuts", "give the source as the first and the whole query as the last"));
     }

@@ -133,7 +133,7 @@ fn cachews_sweep_has_three_regimes() {
 
 /// Four pipelines shaped like PRESTO's: images, text with an embedding that inflates it 60 times, audio, and one that
 /// shrinks at every step.
-fn presto() -> [(&'static str, Vec<Cut>, &'static str); 4] {
+pub(crate) fn presto() -> [(&'static str, Vec<Cut>, &'static str); 4] {
     [
         (
             "images",
