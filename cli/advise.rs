@@ -160,8 +160,14 @@ pub(crate) fn measured_line(trial: &Trial) -> String {
         "measured {} of {} rows, {:.2} ms of a thread for each sample",
         HumanCount(trial.rows),
         HumanCount(trial.rows_of_epoch),
-        trial.seconds_per_sample * 1e3
+        trial.seconds_per_sample() * 1e3
     )
+}
+
+/// What may be kept: nothing, or something of any place but the end of the query.
+fn places(advice: &Advice) -> impl Iterator<Item = &Estimate> {
+    let places = advice.estimates.len().saturating_sub(1);
+    advice.estimates.iter().take(places)
 }
 
 fn rows(advice: &Advice) -> Vec<Vec<String>> {
@@ -172,7 +178,7 @@ fn rows(advice: &Advice) -> Vec<Vec<String>> {
         header.push("money");
     }
     let mut rows = vec![header.into_iter().map(str::to_owned).collect::<Vec<_>>()];
-    for (at, estimate) in advice.estimates.iter().enumerate() {
+    for (at, estimate) in places(advice).enumerate() {
         let chosen = if at == advice.chosen { " <" } else { "" };
         let mut row = vec![
             format!("{}{chosen}", named(estimate)),
@@ -197,7 +203,7 @@ fn named(estimate: &Estimate) -> String {
     match estimate.cut.as_deref() {
         None => "nothing".to_owned(),
         Some("source") => "source".to_owned(),
-        Some(cut) if estimate.is_random => cut.to_owned(),
+        Some(cut) if estimate.never_kept => cut.to_owned(),
         Some(cut) => format!("after {cut}"),
     }
 }
@@ -205,15 +211,16 @@ fn named(estimate: &Estimate) -> String {
 fn pays_off(at: usize, estimate: &Estimate) -> String {
     match estimate.break_even_epoch {
         _ if at == 0 => String::new(),
-        _ if estimate.is_random => "repeats epochs".to_owned(),
+        _ if estimate.cut.as_deref() == Some("source") && estimate.never_kept => "is local".to_owned(),
+        _ if estimate.never_kept => "repeats epochs".to_owned(),
         Some(epoch) => format!("in epoch {epoch}"),
         None => "never".to_owned(),
     }
 }
 
 fn bars(advice: &Advice) -> Vec<String> {
-    let most = advice.estimates.iter().map(|estimate| estimate.samples_per_second).fold(0.0, f64::max);
-    let width = advice.estimates.iter().map(|estimate| named(estimate).chars().count()).max().unwrap_or(0);
+    let most = places(advice).map(|estimate| estimate.samples_per_second).fold(0.0, f64::max);
+    let width = places(advice).map(|estimate| named(estimate).chars().count()).max().unwrap_or(0);
     let bar = |estimate: &Estimate| {
         let chars = (estimate.samples_per_second / most * BAR_CHARS as f64).round().max(1.0) as usize;
         format!(
@@ -223,7 +230,7 @@ fn bars(advice: &Advice) -> Vec<String> {
             HumanCount(estimate.samples_per_second as u64)
         )
     };
-    advice.estimates.iter().map(bar).collect()
+    places(advice).map(bar).collect()
 }
 
 fn why(advice: &Advice) -> String {

@@ -16,6 +16,7 @@ mod metrics;
 mod operators;
 mod options;
 mod output;
+mod plan;
 mod policy;
 mod preview;
 mod reload;
@@ -64,6 +65,8 @@ enum Command {
     Explain(explain::Arguments),
     /// Measure what keeping samples at each place of a pipeline would cost and save.
     Advise(Box<advise::Arguments>),
+    /// Decide how a job should run before it runs: workers, local cores and what is kept, together.
+    Plan(Box<plan::Arguments>),
     /// Write the samples of one epoch of a pipeline to files, once: an interrupted run resumes.
     Materialize(Box<materialize::Arguments>),
     /// Remove what stored samples leave behind under the root: unfinished jobs, and artifacts that nothing names.
@@ -100,6 +103,7 @@ fn main() -> ExitCode {
                 Command::Preview(arguments) => preview::execute(arguments).await,
                 Command::Explain(arguments) => explain::execute(arguments).await,
                 Command::Advise(arguments) => advise::execute(*arguments).await,
+                Command::Plan(arguments) => plan::execute(*arguments).await,
                 Command::Materialize(arguments) => materialize::execute(*arguments).await,
                 Command::Gc(arguments) => gc::execute(arguments).await,
                 Command::Serve(arguments) => serve::execute(*arguments).await,

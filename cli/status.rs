@@ -78,6 +78,7 @@ fn print(status: &ClusterStatus) -> Result<()> {
         ]);
     }
     match &status.workers[..] {
+        [] if status.scaling.is_some() => output::line("no worker is in contact")?,
         [] => output::line("no worker is in contact: start one with `forebay worker --dispatcher URI`")?,
         _ => output::table(&workers)?,
     }
@@ -108,6 +109,9 @@ fn print(status: &ClusterStatus) -> Result<()> {
             feed.windows_recomputed,
             feed.window_ms
         ))?;
+        if let Some(keeps) = &feed.keeps {
+            output::line(keeps)?;
+        }
         let header = ["reader", "rank", "epoch", "window", "samples", "received", "waited", "now"];
         let mut readers = vec![header.map(str::to_owned).to_vec()];
         for reader in &feed.readers {

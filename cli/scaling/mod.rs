@@ -77,7 +77,7 @@ impl FromStr for WorkerRange {
 }
 
 /// Parses a share of time, as percent or as a fraction.
-fn share(text: &str) -> Result<f64, String> {
+pub(crate) fn share(text: &str) -> Result<f64, String> {
     let share = match text.trim().strip_suffix('%') {
         Some(percent) => percent.trim().parse::<f64>().map(|percent| percent / 100.0),
         None => text.trim().parse(),

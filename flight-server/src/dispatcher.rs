@@ -333,7 +333,13 @@ impl DispatcherService {
     }
 
     pub(crate) fn status(&self) -> Status {
-        Status { scaling: self.scaling.lock().clone(), ..self.state.lock().dispatcher.status(self.now()) }
+        let work = self.work();
+        let status = self.state.lock().dispatcher.status(self.now());
+        let mut status = Status { scaling: self.scaling.lock().clone(), ..status };
+        for feed in &mut status.feeds {
+            feed.keeps = work.values().find_map(|worker| worker.done.get(&*feed.feed)?.keeps.clone());
+        }
+        status
     }
 
     fn set_work(&self, call: &WorkerCall) {

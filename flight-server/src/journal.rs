@@ -353,6 +353,7 @@ mod tests {
             readers: readers.collect(),
             jobs: Vec::new(),
             writing: None,
+            keeps: None,
         };
         Status { feeds: vec![feed], ..Status::default() }
     }

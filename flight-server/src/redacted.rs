@@ -40,6 +40,7 @@ pub(crate) fn redacted(mut status: Status, readable: Option<&HashSet<Arc<str>>>,
         status.store_wait.iter_mut().for_each(|wait| wait.object.clear());
         // Its rates are those of all pipelines.
         status.scaling = None;
+        status.feeds.iter_mut().for_each(|feed| feed.keeps = None);
         // An error of a script quotes its text, which may hold any pipeline.
         status.scripts_failed.clear();
     }

@@ -46,8 +46,8 @@ pub struct Estimate {
     pub break_even_epoch: Option<u32>,
     /// The weighted sum of normalised time, storage and rate: 1 is the best in all, 0 the worst (PRESTO).
     pub score: f64,
-    /// Whether it would keep random rows, which is never chosen.
-    pub is_random: bool,
+    /// Whether it is never chosen: see [`Cut::never_kept`].
+    pub never_kept: bool,
 }
 
 /// How much each matters in [`Estimate::score`].
@@ -112,7 +112,7 @@ pub fn advise(measured: &Measured, prices: Option<&Prices>, weights: &Weights) -
     estimates.insert(0, nothing);
     score(&mut estimates, weights);
     let total = |estimate: &Estimate| estimate.money.unwrap_or(estimate.total_seconds);
-    let allowed = || estimates.iter().enumerate().filter(|(_, estimate)| !estimate.is_random);
+    let allowed = || estimates.iter().enumerate().filter(|(_, estimate)| !estimate.never_kept);
     let least = allowed().map(|(_, estimate)| total(estimate)).fold(f64::INFINITY, f64::min);
     let chosen = allowed()
         .filter(|(_, estimate)| total(estimate) <= least * (1.0 + NEAR_TIE))
@@ -154,7 +154,7 @@ impl Costs<'_> {
             money: self.money(total_seconds, first.cpu_seconds + later_passes * later.cpu_seconds, kept_bytes),
             break_even_epoch: None,
             score: 0.0,
-            is_random: cut.is_some_and(|cut| cut.is_random),
+            never_kept: cut.is_some_and(|cut| cut.never_kept),
         }
     }
 
@@ -202,10 +202,10 @@ impl Costs<'_> {
 /// weight.
 fn score(estimates: &mut [Estimate], weights: &Weights) {
     let normalised = |of: &dyn Fn(&Estimate) -> f64, estimates: &[Estimate]| -> Vec<f64> {
-        let values: Vec<f64> = estimates.iter().map(of).collect();
-        let (least, most) = values.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), v| (a.min(*v), b.max(*v)));
-        let scaled = |value: f64| if most > least { (value - least) / (most - least) } else { 1.0 };
-        values.into_iter().map(scaled).collect()
+        let allowed = estimates.iter().filter(|estimate| !estimate.never_kept).map(of);
+        let (least, most) = allowed.fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), v| (a.min(v), b.max(v)));
+        let scaled = |value: f64| if most > least { ((value - least) / (most - least)).clamp(0.0, 1.0) } else { 1.0 };
+        estimates.iter().map(of).map(scaled).collect()
     };
     let sum = (weights.time + weights.storage + weights.rate).max(f64::MIN_POSITIVE);
     let time = normalised(&|estimate| -estimate.fill_seconds, estimates);
@@ -240,8 +240,8 @@ mod tests {
         cores_per_worker: 1.0,
     };
 
-    fn cut(name: &str, compute: f64, bytes: f64, is_random: bool) -> Cut {
-        Cut { name: name.to_owned(), compute_seconds_per_sample: compute, bytes_per_sample: bytes, is_random }
+    fn cut(name: &str, compute: f64, bytes: f64, never_kept: bool) -> Cut {
+        Cut { name: name.to_owned(), compute_seconds_per_sample: compute, bytes_per_sample: bytes, never_kept }
     }
 
     fn cuts() -> [Cut; 3] {

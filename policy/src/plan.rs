@@ -56,9 +56,9 @@ pub struct Changes {
 /// // A sample takes 8 ms of a core to decode, and trainers take 1,900 of them a second.
 /// let job: Job = serde_json::from_str(r#"{
 ///     "orders": [{"name": "exact", "cuts": [
-///         {"name": "source", "compute_seconds_per_sample": 0, "bytes_per_sample": 110e3, "is_random": false},
-///         {"name": "decode", "compute_seconds_per_sample": 7e-3, "bytes_per_sample": 150e3, "is_random": false},
-///         {"name": "crop", "compute_seconds_per_sample": 8e-3, "bytes_per_sample": 150e3, "is_random": true}
+///         {"name": "source", "compute_seconds_per_sample": 0, "bytes_per_sample": 110e3, "never_kept": false},
+///         {"name": "decode", "compute_seconds_per_sample": 7e-3, "bytes_per_sample": 150e3, "never_kept": false},
+///         {"name": "crop", "compute_seconds_per_sample": 8e-3, "bytes_per_sample": 150e3, "never_kept": true}
 ///     ]}],
 ///     "source": {"bytes_per_second": 1e9, "written_bytes_per_second": 1e9,
 ///                "seconds_per_request": 1e-3, "bytes_per_request": 8e6},

@@ -127,7 +127,7 @@ fn kinds(space: &Space) -> Vec<Vec<Candidate>> {
     let mut kinds = Vec::new();
     for (order, cuts) in job.orders.iter().map(|order| &order.cuts).enumerate() {
         // What is kept helps later passes only.
-        let cuts = cuts.iter().enumerate().filter(|(_, cut)| !cut.is_random && space.passes > 1.0);
+        let cuts = cuts.iter().enumerate().filter(|(_, cut)| !cut.never_kept && space.passes > 1.0);
         for cut in std::iter::once(None).chain(cuts.map(|(at, _)| Some(at))) {
             let kept = places.iter().map(|place| Kept { order, cut, share: 0.0, finish_at: *place });
             let kept: Vec<Kept> = kept.flat_map(|kept| shares(space, kept)).collect();

@@ -249,7 +249,7 @@ pub struct WorkerCall {
 }
 
 /// What a worker has done for a feed since it opened it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct WorkDone {
     /// Windows that it has read and filtered.
     pub windows: u64,
@@ -257,6 +257,9 @@ pub struct WorkDone {
     pub samples: u64,
     /// Seconds of its threads that this took.
     pub thread_seconds: f64,
+    /// What it has chosen to keep of the feed, and why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keeps: Option<String>,
 }
 
 /// The answer to a worker.

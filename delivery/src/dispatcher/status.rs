@@ -83,6 +83,9 @@ pub struct FeedStatus {
     /// How far a job is that writes files, if this is one. Its windows are files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub writing: Option<WritingProgress>,
+    /// What a worker has chosen to keep of it, and why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keeps: Option<String>,
 }
 
 /// One rank of a reader.
@@ -163,6 +166,7 @@ impl<P: Plan> Dispatcher<P> {
                 readers: readers.collect(),
                 jobs: feed.jobs(now).collect(),
                 writing: self.writing_progress(id),
+                keeps: None,
             }
         });
         let workers = self.workers.iter().map(|(&worker, state)| WorkerStatus {

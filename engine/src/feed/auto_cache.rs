@@ -113,6 +113,7 @@ impl AutoCache {
                 }
             };
             tracing::info!(feed = %its.id, "{}", choice.reason);
+            its.meter.set_keeps(&choice.reason);
             let (feed, stores) = (Arc::downgrade(&its), its.stores.clone());
             drop(its);
             this.carry_out(choice, &stores, || feed.strong_count() > 0).await;
@@ -223,7 +224,7 @@ impl AutoCache {
         let bytes = core.stores.get(&self.record_url()).await.ok()?;
         let record: Record = serde_json::from_slice(&bytes).ok()?;
         let is_whole = record.version == RECORD_VERSION
-            && record.trial.cuts.len() == self.candidates.len() + 1
+            && record.trial.cuts.len() == self.candidates.len() + 2
             && record
                 .trial
                 .cuts

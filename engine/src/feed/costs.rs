@@ -1,7 +1,7 @@
 //! What the windows of a feed cost, by step and by call.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use forebay_operators::{CallCost, CallCosts};
@@ -93,6 +93,8 @@ impl FeedCosts {
 #[derive(Clone, Debug)]
 pub struct CostMeter {
     steps: Arc<Steps>,
+    /// What the feed has chosen to keep, and why.
+    keeps: Arc<OnceLock<String>>,
     calls: Arc<[Arc<CallCost>]>,
 }
 
@@ -119,7 +121,7 @@ pub(crate) enum Step {
 impl CostMeter {
     /// A meter of a stage with these calls.
     pub(super) fn new(calls: &[Arc<CallCost>]) -> Self {
-        Self { steps: Arc::default(), calls: calls.into() }
+        Self { steps: Arc::default(), keeps: Arc::default(), calls: calls.into() }
     }
 
     /// Counts the time since `begun`.
@@ -136,6 +138,16 @@ impl CostMeter {
         self.steps.reading_together.fetch_add(took / under_way as u64, Ordering::Relaxed);
         let of = |step: Step| self.steps.nanoseconds[step as usize].load(Ordering::Relaxed) as f64 / 1e9;
         (of(Step::Preparing) + of(Step::Transforming)) / reads as f64
+    }
+
+    /// The feed has chosen what to keep, for this reason.
+    pub(super) fn set_keeps(&self, reason: &str) {
+        let _ = self.keeps.set(reason.to_owned());
+    }
+
+    /// What the feed has chosen to keep of its samples, and why.
+    pub fn keeps(&self) -> Option<&str> {
+        self.keeps.get().map(String::as_str)
     }
 
     pub(super) fn count_window(&self) {

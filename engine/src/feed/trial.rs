@@ -7,13 +7,16 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use forebay_arrays::batch_bytes;
 use forebay_delivery::WindowId;
-use forebay_policy::{Cut, Measured, Store, Workload};
+use forebay_operators::image_chain::is_last_step;
+use forebay_policy::{Cut, Finish, Measured, Store, Workload};
 use forebay_protocol::random_id;
-use forebay_storage::{RangeRows, RowRange, store_rates};
+use forebay_storage::{RangeRows, RowRange, StoreRates, store_rates};
 use futures::future::try_join_all;
 use serde::{Deserialize, Serialize};
 
+use super::costs::FeedCosts;
 use super::feed_core::FeedCore;
 use super::memo::Memo;
 use super::reads::READS_LEAST;
@@ -28,8 +31,9 @@ const BYTES_AT_ONCE: u64 = 16 << 20;
 const RANGE_BYTES_MAX: u64 = 4 << 20;
 /// The least time that a read takes, so that a rate is finite.
 const READ_LEAST: Duration = Duration::from_micros(10);
-/// The name of the source among cuts.
+/// The names of the first and of the last cut.
 pub(super) const SOURCE: &str = "source";
+const WHOLE: &str = "whole query";
 
 /// A place where the feed may keep its samples.
 #[derive(Clone)]
@@ -49,10 +53,13 @@ pub struct Trial {
     pub rows_of_epoch: u64,
     /// Samples that were made of the measured rows.
     pub samples: u64,
-    /// Places to keep samples: the source, then those of the query. The time of each is what keeping saves.
+    /// Places to keep samples: the source, then those of the query, whose time is what keeping saves. The last is the
+    /// whole query, at which nothing is kept.
     pub cuts: Vec<Cut>,
-    /// Thread-seconds to compute a sample from its source rows.
-    pub seconds_per_sample: f64,
+    /// The last step, if trainers over the wire compute it.
+    pub finish: Option<Finish>,
+    /// How far the time of a sample is from its mean, relative to it: half the width of a 95 % interval.
+    pub error: f64,
     /// The store that the source is read from.
     pub source: Store,
     /// The store under the session's root.
@@ -88,6 +95,7 @@ impl Trial {
         let rows_of_epoch = core.plan.epoch(0).rows();
         let mut left = ((rows_of_epoch as f64 * ROWS_SHARE) as u64).max(1);
         let mut sums = Sums::new(candidates.len());
+        let before = core.meter.costs();
         let mut ranges = Ranges::new(core);
         let begun = Instant::now();
         while begun.elapsed().as_secs_f64() < seconds {
@@ -100,7 +108,13 @@ impl Trial {
         }
         let folder = format!("{}/trial", core.root.trim_end_matches('/'));
         let rates = store_rates(&core.stores, &folder, &format!("{:016x}", random_id()?)).await?;
-        Ok(sums.trial(rows_of_epoch, candidates, rates))
+        let finish = finish(&core.meter.costs().since(&before));
+        Ok(sums.trial(rows_of_epoch, candidates, rates, (core.dataset.is_local(), finish)))
+    }
+
+    /// Thread-seconds to compute a sample from its source rows.
+    pub fn seconds_per_sample(&self) -> f64 {
+        self.cuts.last().map_or(0.0, |cut| cut.compute_seconds_per_sample)
     }
 
     /// Samples of an epoch, estimated from those of the measured rows.
@@ -179,8 +193,11 @@ struct Sums {
     bytes: u64,
     reads: u64,
     reading: Duration,
-    /// Of the whole query over source rows.
+    /// Of the whole query over source rows, and the bytes of its samples.
     whole: Duration,
+    sample_bytes: u64,
+    /// For each range: samples, and seconds of the whole query.
+    ranges: Vec<(f64, f64)>,
     /// Of each candidate: the time of the rest of the query over what it keeps, bytes kept, and blocks.
     rest: Vec<(Duration, u64, u64)>,
     is_warm: bool,
@@ -196,6 +213,8 @@ impl Sums {
             reads: 0,
             reading: Duration::ZERO,
             whole: Duration::ZERO,
+            sample_bytes: 0,
+            ranges: Vec::new(),
             rest: vec![Default::default(); candidates],
             is_warm: false,
         }
@@ -229,6 +248,8 @@ impl Sums {
             self.rows += range.rows;
             self.samples += computed.samples;
             self.whole += computed.whole;
+            self.sample_bytes += computed.sample_bytes;
+            self.ranges.push((computed.samples as f64, computed.whole.as_secs_f64()));
             for (sum, (time, bytes)) in self.rest.iter_mut().zip(computed.rest) {
                 *sum = (sum.0 + time, sum.1 + bytes, sum.2 + 1);
             }
@@ -239,7 +260,13 @@ impl Sums {
         Ok(())
     }
 
-    fn trial(self, rows_of_epoch: u64, candidates: &[Candidate], rates: forebay_storage::StoreRates) -> Trial {
+    fn trial(
+        self,
+        rows_of_epoch: u64,
+        candidates: &[Candidate],
+        rates: StoreRates,
+        (is_local, finish): (bool, Option<Finish>),
+    ) -> Trial {
         let samples = self.samples.max(1) as f64;
         let reading = self.reading.max(READ_LEAST).as_secs_f64();
         let source_rate = (self.bytes as f64 / reading).max(1.0);
@@ -249,7 +276,7 @@ impl Sums {
             name: SOURCE.to_owned(),
             compute_seconds_per_sample: 0.0,
             bytes_per_sample: bytes_per_row * self.rows as f64 / samples,
-            is_random: false,
+            never_kept: is_local,
         }];
         let (mut saved, mut block_bytes) = (0.0_f64, 0.0_f64);
         for (candidate, (rest, bytes, blocks)) in candidates.iter().zip(&self.rest) {
@@ -260,9 +287,21 @@ impl Sums {
                 name: candidate.name.clone(),
                 compute_seconds_per_sample: saved,
                 bytes_per_sample: *bytes as f64 / samples,
-                is_random: candidate.is_random,
+                never_kept: candidate.is_random,
             });
         }
+        let rest = (whole - saved).max(0.0);
+        cuts.push(Cut {
+            name: WHOLE.to_owned(),
+            compute_seconds_per_sample: whole.max(saved),
+            bytes_per_sample: self.sample_bytes as f64 / samples,
+            never_kept: true,
+        });
+        let finish = finish.map(|finish| Finish {
+            seconds_per_sample: finish.seconds_per_sample.min(rest),
+            bytes_before: self.sample_bytes as f64 / samples - (finish.bytes_after - finish.bytes_before),
+            bytes_after: self.sample_bytes as f64 / samples,
+        });
         let store = |read: f64, written: f64, bytes: f64| Store {
             bytes_per_second: read.max(1.0),
             written_bytes_per_second: written.max(1.0),
@@ -275,7 +314,8 @@ impl Sums {
             rows_of_epoch,
             samples: self.samples,
             cuts,
-            seconds_per_sample: whole,
+            finish: finish.filter(|finish| finish.bytes_before >= 0.0),
+            error: error(&self.ranges),
             source: store(source_rate, source_rate, self.bytes as f64 / self.reads.max(1) as f64),
             cache: store(rates.read, rates.written, block_bytes),
         }
@@ -285,6 +325,7 @@ impl Sums {
 /// What computing a row range has taken.
 struct Computed {
     samples: u64,
+    sample_bytes: u64,
     whole: Duration,
     /// For each candidate, the time of the rest of the query, and the bytes that it keeps.
     rest: Vec<(Duration, u64)>,
@@ -297,7 +338,7 @@ async fn compute(
     range: &RowRange,
 ) -> Result<Computed> {
     let begun = Instant::now();
-    let samples = transformed(&Window::of_source(core, rows.clone()).await?).await?;
+    let (samples, sample_bytes) = transformed(&Window::of_source(core, rows.clone()).await?).await?;
     let whole = begun.elapsed();
     let mut rest = Vec::with_capacity(candidates.len());
     for Candidate { memo, .. } in candidates {
@@ -312,12 +353,37 @@ async fn compute(
         transformed(&Window::of_made(core, memo, made).await?).await?;
         rest.push((begun.elapsed(), bytes));
     }
-    Ok(Computed { samples, whole, rest })
+    Ok(Computed { samples, sample_bytes, whole, rest })
 }
 
-/// Computes all samples of a window, and returns their number.
-async fn transformed(window: &Window) -> Result<u64> {
+/// Computes all samples of a window, and returns their number and bytes.
+async fn transformed(window: &Window) -> Result<(u64, u64)> {
     let all = 0..window.len();
     let made = window.transform(std::slice::from_ref(&all), false).await?;
-    Ok(made.batches.iter().map(|batch| batch.num_rows() as u64).sum())
+    let rows = made.batches.iter().map(|batch| batch.num_rows() as u64).sum();
+    Ok((rows, made.batches.iter().map(batch_bytes).sum()))
+}
+
+/// The last step of the query, if trainers over the wire compute it, with its bytes in and out for each row.
+fn finish(costs: &FeedCosts) -> Option<Finish> {
+    let call = costs.calls.last().filter(|call| is_last_step(&call.name) && call.rows > 0)?;
+    let each = |sum: f64| sum / call.rows as f64;
+    Some(Finish {
+        seconds_per_sample: each(call.seconds),
+        bytes_before: each(call.bytes_in as f64),
+        bytes_after: each(call.bytes_out as f64),
+    })
+}
+
+/// Half the width of the 95 % interval of the seconds of a sample, relative to them, from ranges of samples.
+fn error(ranges: &[(f64, f64)]) -> f64 {
+    let (samples, seconds) = ranges.iter().fold((0.0, 0.0), |sum, range| (sum.0 + range.0, sum.1 + range.1));
+    if ranges.len() < 2 || samples == 0.0 || seconds == 0.0 {
+        return 1.0;
+    }
+    let mean = seconds / samples;
+    // The variance of a ratio of sums.
+    let squares: f64 = ranges.iter().map(|(samples, seconds)| (seconds - mean * samples).powi(2)).sum();
+    let number = ranges.len() as f64;
+    1.96 * (squares * number / (number - 1.0)).sqrt() / seconds
 }

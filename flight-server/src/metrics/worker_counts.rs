@@ -86,9 +86,15 @@ impl WorkerMetrics {
     pub(crate) fn work(&self, threads: usize) -> BTreeMap<String, WorkDone> {
         let feeds = self.feeds.all().into_iter();
         let work = feeds.filter_map(|(feed, counts)| {
-            let costs = counts.meter.lock().as_ref()?.costs();
-            let (windows, samples) = (costs.windows, costs.transformed);
-            Some((feed.to_string(), WorkDone { windows, samples, thread_seconds: costs.thread_seconds(threads) }))
+            let meter = counts.meter.lock().clone()?;
+            let costs = meter.costs();
+            let done = WorkDone {
+                windows: costs.windows,
+                samples: costs.transformed,
+                thread_seconds: costs.thread_seconds(threads),
+                keeps: meter.keeps().map(str::to_owned),
+            };
+            Some((feed.to_string(), done))
         });
         work.filter(|(_, done)| done.windows > 0).collect()
     }

@@ -60,7 +60,7 @@ impl Case {
             let estimate = &advice.estimates[at];
             self.simulated(cut(&estimate.cut), estimate.share)
         };
-        let allowed = (0..advice.estimates.len()).filter(|at| !advice.estimates[*at].is_random);
+        let allowed = (0..advice.estimates.len()).filter(|at| !advice.estimates[*at].never_kept);
         let (best, seconds) =
             allowed.map(|at| (at, simulated(at))).min_by(|a, b| a.1.total_cmp(&b.1)).expect("keeping nothing");
         let chosen = simulated(advice.chosen);
@@ -90,8 +90,8 @@ fn store(bytes_per_second: f64) -> Store {
     }
 }
 
-fn cut(name: &str, compute_seconds_per_sample: f64, bytes_per_sample: f64, is_random: bool) -> Cut {
-    Cut { name: name.to_owned(), compute_seconds_per_sample, bytes_per_sample, is_random }
+fn cut(name: &str, compute_seconds_per_sample: f64, bytes_per_sample: f64, never_kept: bool) -> Cut {
+    Cut { name: name.to_owned(), compute_seconds_per_sample, bytes_per_sample, never_kept }
 }
 
 /// Reads of the source take 350 ms a batch; of the cache 160 ms as they are in the source, and 400 ms 2.5 times as

@@ -26,8 +26,8 @@ pub(crate) fn store(bytes_per_second: f64) -> Store {
     }
 }
 
-fn cut(name: &str, compute_seconds_per_sample: f64, bytes_per_sample: f64, is_random: bool) -> Cut {
-    Cut { name: name.to_owned(), compute_seconds_per_sample, bytes_per_sample, is_random }
+fn cut(name: &str, compute_seconds_per_sample: f64, bytes_per_sample: f64, never_kept: bool) -> Cut {
+    Cut { name: name.to_owned(), compute_seconds_per_sample, bytes_per_sample, never_kept }
 }
 
 /// A job whose needs lie around what its machines have, some well below and some above.
@@ -46,8 +46,8 @@ pub(crate) fn random_job(seed: u64) -> (Job, Prices) {
     let cropped = bytes * random.between(0.3, 2.0);
     cuts.push(cut("crop", crop * whole, cropped, random.unit() < 0.4));
     let grown = random.between(1.5, 4.0);
-    let is_random = cuts[2].is_random || random.unit() < 0.3;
-    cuts.push(cut("normalise", whole, cropped * grown, is_random));
+    let never_kept = cuts[2].never_kept || random.unit() < 0.3;
+    cuts.push(cut("normalise", whole, cropped * grown, never_kept));
     let finish = (random.unit() < 0.5).then(|| Finish {
         seconds_per_sample: whole * (1.0 - crop) * random.between(0.3, 1.0),
         bytes_before: cropped,

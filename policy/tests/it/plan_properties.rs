@@ -248,7 +248,7 @@ fn random_rows_are_never_kept() {
     for seed in 0..60 {
         let (mut job, prices) = random_job(seed);
         for cut in job.orders.iter_mut().flat_map(|order| &mut order.cuts[1..]) {
-            cut.is_random = true;
+            cut.never_kept = true;
         }
         for prices in [None, Some(&prices)] {
             let cut = plan(&job, prices).expect("a valid job").chosen.configuration.cut;

@@ -130,8 +130,8 @@ fn estimates_of_caches_are_finite_and_not_negative() {
         let mut cuts = Vec::new();
         for step in 0..4 {
             compute += any(0.0);
-            let (name, is_random) = (format!("step {step}"), step == 3);
-            cuts.push(Cut { name, compute_seconds_per_sample: compute, bytes_per_sample: any(0.0), is_random });
+            let (name, never_kept) = (format!("step {step}"), step == 3);
+            cuts.push(Cut { name, compute_seconds_per_sample: compute, bytes_per_sample: any(0.0), never_kept });
         }
         let workload = Workload {
             samples: any(1.0),
@@ -166,6 +166,6 @@ fn estimates_of_caches_are_finite_and_not_negative() {
             assert!(fine, "seed {seed}: {estimate:?}");
             assert!(estimate.kept_bytes <= limit * 1.000_001 + 1.0, "seed {seed}: {estimate:?}");
         }
-        assert!(!advice.choice().is_random, "seed {seed}");
+        assert!(!advice.choice().never_kept, "seed {seed}");
     }
 }

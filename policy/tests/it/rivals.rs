@@ -145,7 +145,7 @@ impl<'a> Lab<'a> {
         let whole = source + samples * cuts[cuts.len() - 1].compute_seconds_per_sample / cores;
         let cached = cuts
             .iter()
-            .filter(|cut| !cut.is_random && samples * cut.bytes_per_sample <= job.limit_bytes)
+            .filter(|cut| !cut.never_kept && samples * cut.bytes_per_sample <= job.limit_bytes)
             .map(|cut| {
                 let saved = source + samples * cut.compute_seconds_per_sample / cores;
                 (read(&job.cache, samples * cut.bytes_per_sample) + whole - saved, &cut.name)
@@ -211,7 +211,7 @@ pub(crate) fn all(job: &Job, shares: &[f64]) -> Vec<Configuration> {
     let places: &[Place] = if job.finish.is_some() { &[Place::Worker, Place::Trainer] } else { &[Place::Worker] };
     for order in &job.orders {
         let mut kept = vec![(None, 0.0)];
-        for cut in order.cuts.iter().filter(|cut| !cut.is_random) {
+        for cut in order.cuts.iter().filter(|cut| !cut.never_kept) {
             let most = (job.limit_bytes / (cut.bytes_per_sample * job.workload.samples)).min(1.0);
             kept.extend(shares.iter().map(|share| (Some(cut.name.clone()), share * most)));
         }
