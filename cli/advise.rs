@@ -51,7 +51,7 @@ pub(crate) struct WorkArguments {
     #[arg(long, value_name = "SAMPLES", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) batch_size: u32,
     /// Trainers that step together.
-    #[arg(long, value_name = "TRAINERS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "TRAINERS", env = "WORLD_SIZE", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) world_size: u32,
     /// Most bytes to keep; those of --cache-limit by default.
     #[arg(long, value_name = "BYTES", value_parser = script::bytes)]

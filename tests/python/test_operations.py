@@ -184,7 +184,7 @@ WITHOUT_VARIABLE = {"--connect", "--help", "--version"}
 
 
 COMMANDS = [
-    "demo", "run", "preview", "explain", "materialize", "gc", "serve", "worker", "status", "policy",
+    "demo", "run", "preview", "explain", "advise", "plan", "materialize", "gc", "serve", "worker", "status", "policy",
     "reload", "operators", "formats", "sql",
 ]  # fmt: skip
 

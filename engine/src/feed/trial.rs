@@ -103,7 +103,7 @@ impl Trial {
             if group.is_empty() {
                 break;
             }
-            left -= group.iter().map(|range| range.rows).sum::<u64>();
+            left -= group.iter().map(|part| part.rows).sum::<u64>();
             sums.read(core, &group, candidates, seconds, begun).await?;
         }
         let folder = format!("{}/trial", core.root.trim_end_matches('/'));
@@ -145,8 +145,8 @@ impl Trial {
 /// The row ranges to measure, from windows of the whole epoch.
 struct Ranges<'a> {
     core: &'a FeedCore,
-    /// Not read yet, of the windows before `window`.
-    rest: Vec<RowRange>,
+    /// Not read yet, of the windows before `window`, each with its rows that belong to the feed.
+    rest: Vec<(RowRange, u64)>,
     window: u32,
 }
 
@@ -155,33 +155,35 @@ impl<'a> Ranges<'a> {
         Self { core, rest: Vec::new(), window: 0 }
     }
 
-    /// Ranges of at most `rows` rows to read at a time.
-    fn next(&mut self, rows: u64) -> Vec<RowRange> {
+    /// Parts of ranges to read at a time, of at most `rows` rows.
+    fn next(&mut self, rows: u64) -> Vec<Part> {
         let (mut group, mut left, mut bytes) = (Vec::new(), rows, 0);
         while left > 0 && group.len() < READS_LEAST && bytes < BYTES_AT_ONCE {
-            let Some(range) = self.rest.pop() else {
+            let Some((range, rows)) = self.rest.pop() else {
                 if self.window >= self.core.plan.epoch(0).windows() {
                     break;
                 }
                 let of_window = self.core.plan.single_ranges(WindowId { epoch: 0, index: self.window });
-                self.rest.extend(of_window.into_iter().map(|(range, rows)| first_rows(&range, rows)));
+                self.rest.extend(of_window);
                 self.window += 1;
                 continue;
             };
             let at_once = (range.rows * RANGE_BYTES_MAX / range.bytes.max(1)).max(1);
-            let range = first_rows(&range, left.min(at_once));
-            (left, bytes) = (left - range.rows, bytes + range.bytes);
-            group.push(range);
+            let rows = rows.min(left).min(at_once);
+            (left, bytes) = (left - rows, bytes + range.bytes);
+            let first = self.core.dataset.snapshot().files()[range.file as usize].first_sample_id + range.first_row;
+            group.push(Part { range, rows, end: (first + rows).min(self.core.limit) });
         }
         group
     }
 }
 
-/// The first rows of a range.
-fn first_rows(range: &RowRange, rows: u64) -> RowRange {
-    let rows = rows.min(range.rows);
-    let bytes = (u128::from(range.bytes) * u128::from(rows)).div_ceil(u128::from(range.rows.max(1))) as u64;
-    RowRange { rows, bytes, ..*range }
+/// The first rows of a range. The range is read whole: not every format has parts.
+struct Part {
+    range: RowRange,
+    rows: u64,
+    /// The id after its last row.
+    end: u64,
 }
 
 /// What a trial has counted.
@@ -224,28 +226,28 @@ impl Sums {
     async fn read(
         &mut self,
         core: &Arc<FeedCore>,
-        group: &[RowRange],
+        group: &[Part],
         candidates: &[Candidate],
         seconds: f64,
         begun: Instant,
     ) -> Result<()> {
         let (columns, categories) = (core.stage.read_columns(), core.stage.read_categories());
         let since = Instant::now();
-        let read = group.iter().map(|range| core.dataset.read_with_dictionaries(range, columns, categories));
+        let read = group.iter().map(|part| core.dataset.read_with_dictionaries(&part.range, columns, categories));
         let read = try_join_all(read).await?;
         self.reading += since.elapsed();
-        self.read_rows += group.iter().map(|range| range.rows).sum::<u64>();
-        self.bytes += group.iter().map(|range| range.bytes).sum::<u64>();
+        self.read_rows += group.iter().map(|part| part.range.rows).sum::<u64>();
+        self.bytes += group.iter().map(|part| part.range.bytes).sum::<u64>();
         self.reads += group.len() as u64;
-        for (range, rows) in group.iter().zip(read) {
-            let rows = limited(rows, core.limit);
+        for (part, rows) in group.iter().zip(read) {
+            let rows = limited(rows, part.end);
             if !self.is_warm {
                 // The first rows pay for memory that the others use again.
-                compute(core, rows.clone(), candidates, range).await?;
+                compute(core, rows.clone(), candidates, part).await?;
                 self.is_warm = true;
             }
-            let computed = compute(core, rows, candidates, range).await?;
-            self.rows += range.rows;
+            let computed = compute(core, rows, candidates, part).await?;
+            self.rows += part.rows;
             self.samples += computed.samples;
             self.whole += computed.whole;
             self.sample_bytes += computed.sample_bytes;
@@ -331,12 +333,7 @@ struct Computed {
     rest: Vec<(Duration, u64)>,
 }
 
-async fn compute(
-    core: &Arc<FeedCore>,
-    rows: RangeRows,
-    candidates: &[Candidate],
-    range: &RowRange,
-) -> Result<Computed> {
+async fn compute(core: &Arc<FeedCore>, rows: RangeRows, candidates: &[Candidate], part: &Part) -> Result<Computed> {
     let begun = Instant::now();
     let (samples, sample_bytes) = transformed(&Window::of_source(core, rows.clone()).await?).await?;
     let whole = begun.elapsed();
@@ -346,7 +343,10 @@ async fn compute(
             core.stage.read_categories().is_empty() && memo.stage.read_columns() == core.stage.read_columns();
         let made = match reads_same {
             true => memo.made(core, std::slice::from_ref(&rows), 0).await?,
-            false => memo.made(core, &memo.source(core, *range).await?, 0).await?,
+            false => {
+                let read = memo.source(core, part.range).await?.into_iter();
+                memo.made(core, &read.map(|rows| limited(rows, part.end)).collect::<Vec<_>>(), 0).await?
+            }
         };
         let bytes = memo.bytes_to_keep(&made)?;
         let begun = Instant::now();
