@@ -104,6 +104,7 @@ mod reuse;
 pub mod row_operator;
 mod rows;
 mod sleep;
+mod strip;
 mod table;
 mod tensors;
 #[cfg(test)]
