@@ -65,7 +65,8 @@ fn change(arguments: &Arguments) -> Result<PixelChange> {
             line.as_chunks_mut::<CHANNELS>().0.reverse();
         }
     };
-    let mirrored = |size: Size, region: Rectangle| Rectangle { left: size.width - region.left - region.width, ..region };
+    let mirrored =
+        |size: Size, region: Rectangle| Rectangle { left: size.width - region.left - region.width, ..region };
     Ok(PixelChange::mirrored(p, mirror, mirrored))
 }
 

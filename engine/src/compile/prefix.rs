@@ -69,7 +69,7 @@ pub(super) fn cut(woven: Woven, draws_once: bool) -> Result<Woven> {
     let table = FeedTable::widened(TABLE, &made);
     let scan = LogicalPlanBuilder::scan(TABLE, provider_as_source(Arc::new(table)), None)?.build()?;
     let top = LogicalPlan::Projection(Projection::try_new(rest, Arc::new(scan))?);
-    Ok(Woven { layers: vec![WovenLayer { input, change: Change::Keep, made }], top })
+    Ok(Woven { layers: vec![WovenLayer { input, change: Change::Keep, made }], top, moves: woven.moves })
 }
 
 /// A query without layers, as expressions over its table.

@@ -79,12 +79,14 @@ impl Feed {
             return Ok(Self { pipeline, runner });
         }
         let lengths = match &settings.buckets {
-            Some(buckets) => Some(pipeline.lengths(&buckets.by, &context.state())?),
+            Some(buckets) => Some(pipeline.lengths(&buckets.by, settings.order, &context.state())?),
             None => None,
         };
         let stage = match columns {
-            Some(columns) => Arc::new(pipeline.stage_of(columns, lengths.is_some(), &context.state())?),
-            None => Arc::clone(&pipeline.stage),
+            Some(columns) => {
+                Arc::new(pipeline.stage_of(columns, lengths.is_some(), settings.order, &context.state())?)
+            }
+            None => pipeline.stage_in(settings.order, &context.state())?,
         };
         let keeps_rows = matches!(cache, CacheMode::Prefix | CacheMode::Full);
         if lengths.is_some() && keeps_rows && stage.layers().is_empty() {
@@ -94,7 +96,7 @@ impl Feed {
         let memo = match columns {
             // A stage of some columns would keep something else.
             Some(_) => None,
-            None => Memo::of(&pipeline, cache, settings.seed, &context.state(), &stores, root)?.map(Arc::new),
+            None => Memo::of(&pipeline, cache, &settings, &context.state(), &stores, root)?.map(Arc::new),
         };
         // Different columns have different bad rows, and each file of bad rows is written only once.
         let of_columns = columns.map(|columns| blake3::hash(columns.join("\0").as_bytes()).to_hex());

@@ -313,8 +313,9 @@ impl Picture<'_> {
     /// Writes all pixels of the image.
     fn whole(&self, out: &mut [u8], decoder: &mut decode_image::DecodeScratch) -> Result<()> {
         match self {
-            Self::File(file, header) => decode_image::whole(file, *header, Samples::Colours, out, decoder)
-                .map_err(named),
+            Self::File(file, header) => {
+                decode_image::whole(file, *header, Samples::Colours, out, decoder).map_err(named)
+            }
             Self::Pixels(image) => {
                 out.copy_from_slice(image.pixels);
                 Ok(())

@@ -44,11 +44,7 @@ impl PixelChange {
     }
 
     /// Makes a change that mirrors an image with probability `p`. `mirrored` is where a region comes from.
-    pub(crate) fn mirrored(
-        p: f64,
-        mirror: fn(&mut [u8], Size),
-        mirrored: fn(Size, Rectangle) -> Rectangle,
-    ) -> Self {
+    pub(crate) fn mirrored(p: f64, mirror: fn(&mut [u8], Size), mirrored: fn(Size, Rectangle) -> Rectangle) -> Self {
         let paint = move |draws: &mut Draws, pixels: &mut [u8], size: Size| {
             if draws.uniform() < p {
                 mirror(pixels, size);

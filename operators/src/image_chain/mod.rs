@@ -10,6 +10,7 @@ mod change;
 mod deferred;
 mod frame;
 mod fuse;
+mod order;
 mod regions;
 #[cfg(test)]
 mod tests;
@@ -31,6 +32,7 @@ pub use frame::Frame;
 pub(crate) use frame::Span;
 pub(crate) use fuse::chain_costs;
 pub use fuse::fuse;
+pub use order::{MovedCall, Sizing, described, relaxed, sizing};
 
 /// Memory that a thread keeps between columns for one operator. A large photograph fits; a poster does not.
 pub(crate) const KEPT_BYTES_MAX: usize = 16 << 20;

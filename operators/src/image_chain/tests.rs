@@ -60,7 +60,9 @@ fn step(draws: &mut Draws, image: Expr) -> Expr {
         7 => udf("posterize").call(vec![image, lit(3i64)]),
         8 => udf("solarize").call(vec![image, lit([0.0, 100.0][draws.below(2) as usize])]),
         9 => udf("equalize").call(vec![image]),
-        10 => keyed("color_jitter", vec![image, lit(0.4), lit([0.0, 0.4][draws.below(2) as usize]), lit(0.4), lit(0.1)]),
+        10 => {
+            keyed("color_jitter", vec![image, lit(0.4), lit([0.0, 0.4][draws.below(2) as usize]), lit(0.4), lit(0.1)])
+        }
         _ => udf("auto_contrast").call(vec![image]),
     }
 }
@@ -190,7 +192,8 @@ fn fast_decoding_of_a_region_is_that_of_the_picture() {
     for round in 0..40 {
         let side = lit([30, 60, 75][draws.below(3) as usize] as i64);
         let interpolation = lit(["bilinear", "bicubic", "lanczos"][draws.below(3) as usize]);
-        let resize = |image| udf("resize").call(vec![image, side.clone(), side.clone(), interpolation.clone(), lit(true)]);
+        let resize =
+            |image| udf("resize").call(vec![image, side.clone(), side.clone(), interpolation.clone(), lit(true)]);
         let site = draws.below(1 << 40);
         let crop = |image| keyed_at(site, "random_crop", vec![image, lit(7i64), lit(9i64), lit(0i64)]);
         let narrow = resized(&|image| crop(resize(image)));

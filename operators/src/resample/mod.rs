@@ -226,7 +226,10 @@ fn target(pixels: &mut [u8], size: Size) -> Resized<TypedImage<'_, U8x3>> {
     Ok(TypedImage::from_buffer(size.width as u32, size.height as u32, pixels)?)
 }
 
-fn cropped<'a>(image: &'a TypedImageRef<'a, U8x3>, part: Rectangle) -> Resized<TypedCroppedImage<'a, TypedImageRef<'a, U8x3>>> {
+fn cropped<'a>(
+    image: &'a TypedImageRef<'a, U8x3>,
+    part: Rectangle,
+) -> Resized<TypedCroppedImage<'a, TypedImageRef<'a, U8x3>>> {
     let [left, top, width, height] = [part.left, part.top, part.width, part.height].map(|n| n as u32);
     Ok(TypedCroppedImage::from_ref(image, left, top, width, height)?)
 }
@@ -249,12 +252,17 @@ mod tests {
     #[test]
     fn a_region_is_that_of_the_whole_result() {
         let mut draws = Draws::new(47, 0);
-        let filters = [FilterType::Bilinear, FilterType::CatmullRom, FilterType::Custom(Filter::new("lanczos", lanczos, 3.0).unwrap())];
+        let filters = [
+            FilterType::Bilinear,
+            FilterType::CatmullRom,
+            FilterType::Custom(Filter::new("lanczos", lanczos, 3.0).unwrap()),
+        ];
         let (mut whole, mut resampler) = (Resampler::default(), Resampler::default());
         for round in 0..3_000 {
             // Every fifth is a photograph or larger than that; others meet more edges.
             let most = if round % 5 == 0 { 400 } else { 40 };
-            let mut size = |most: u64| Size { height: 1 + draws.below(most) as usize, width: 1 + draws.below(most) as usize };
+            let mut size =
+                |most: u64| Size { height: 1 + draws.below(most) as usize, width: 1 + draws.below(most) as usize };
             let (have, size) = (size(most), size(most));
             let pixels: Vec<u8> = (0..have.values()).map(|_| draws.below(256) as u8).collect();
             let image = Image { height: have.height, width: have.width, pixels: &pixels };
