@@ -49,7 +49,6 @@ impl Operator for KeepPosition {
 mod tests {
     use std::sync::Arc;
 
-    use super::*;
     use crate::testing::{noise, sql};
 
     #[test]

@@ -184,28 +184,32 @@ impl Chain {
         let mut placed = regions::placed(&self.frames, key, picture.size());
         let Some(first) = placed.first_mut() else {
             self.load(picture, out, &mut scratch.decoder)?;
-            return paint(&self.lead, key, out, picture.size());
+            paint(&self.lead, key, out, picture.size());
+            return Ok(());
         };
         // The size and the region of the image in `current`; none if that is the picture itself.
         let mut held = self.begin(picture, key, first, scratch)?;
-        let ChainScratch { resampler, current, next, .. } = scratch;
         let last = placed.len() - 1;
-        for (at, (Framed { frame, changes }, PlacedFrame { placed, region })) in
-            self.frames.iter().zip(placed).enumerate()
-        {
+        let frames = self.frames.iter().zip(&placed).enumerate();
+        for (at, (Framed { frame, changes }, PlacedFrame { placed, region })) in frames {
+            let ChainScratch { resampler, current, next, .. } = scratch;
             let size = frame.step.size;
             let image = match (held, picture) {
                 (Some((size, region)), _) => Strip::of_region(current, size, region),
                 (None, Picture::Pixels(image)) => Strip::whole(image),
                 (None, Picture::File(..)) => return internal_err!("a file is decoded before its first frame"),
             };
-            let to = if at == last { &mut *out } else { region_in(next, size, region.changed) };
+            let to = if at == last { &mut *out } else { region_in(next, size, region.place()) };
             let begun = Instant::now();
             placed.fill(image, region.made, to, resampler)?;
             let bytes = placed.reads(region.made).size().values() as u64;
             frame.cost.add(begun.elapsed(), 1, bytes, to.len() as u64);
-            paint(changes, key, to, region.made.size())?;
-            std::mem::swap(current, next);
+            if at == last {
+                paint(changes, key, out, size);
+            } else {
+                std::mem::swap(current, next);
+                scratch.change(changes, key, size, region);
+            }
             held = Some((size, region.changed));
         }
         Ok(())
@@ -226,7 +230,7 @@ impl Chain {
             Picture::Pixels(image) => {
                 let size = image.size();
                 let region = Region::before(&self.lead, key, size, first.placed.reads(first.region.made));
-                Strip::whole(image).copy(region.made, region_in(current, size, region.changed));
+                Strip::whole(image).copy(region.made, region_in(current, size, region.place()));
                 (size, region)
             }
             Picture::File(file, header) => {
@@ -241,18 +245,18 @@ impl Chain {
                     first.placed = first.placed.decoded(&decode);
                 }
                 let needed = first.placed.reads(first.region.made);
-                let mut region = Region::before(&self.lead, key, decode.size, needed);
-                let decoded = decode.region(region.made);
-                if decoded != region.made {
-                    region = Region::unchanged(decoded);
-                }
-                let pixels = region_in(current, decode.size, region.changed);
+                let region = Region::before(&self.lead, key, decode.size, needed);
+                let region = match decode.region(region.made) {
+                    decoded if decoded == region.made => region,
+                    more => region.of_more(more, &self.lead),
+                };
+                let pixels = region_in(current, decode.size, region.place());
                 decode.run(file, header, region.made, pixels, decoder).map_err(named)?;
                 self.count_decoding(begun, file, pixels);
                 (decode.size, region)
             }
         };
-        paint(&self.lead, key, region_in(current, size, region.changed), region.made.size())?;
+        scratch.change(&self.lead, key, size, &region);
         Ok(Some((size, region.changed)))
     }
 
@@ -278,16 +282,15 @@ impl Chain {
 }
 
 /// Changes the pixels of an image or of a region.
-fn paint(changes: &[AtSite<PixelChange>], key: u64, pixels: &mut [u8], size: Size) -> Result<()> {
+fn paint(changes: &[AtSite<PixelChange>], key: u64, pixels: &mut [u8], size: Size) {
     if pixels.is_empty() {
-        return Ok(());
+        return;
     }
     for AtSite { step, site, cost } in changes {
         let begun = Instant::now();
         (step.paint)(&mut Draws::new(key, *site), pixels, size);
         cost.add(begun.elapsed(), 1, pixels.len() as u64, pixels.len() as u64);
     }
-    Ok(())
 }
 
 fn named(problem: String) -> DataFusionError {
@@ -295,6 +298,18 @@ fn named(problem: String) -> DataFusionError {
 }
 
 impl ChainScratch {
+    /// Changes what was made of an image of this size in `current`, and cuts off what later steps do not need.
+    fn change(&mut self, changes: &[AtSite<PixelChange>], key: u64, size: Size, region: &Region) {
+        let (of_whole, others) = changes.split_at(region.split);
+        paint(of_whole, key, region_in(&mut self.current, size, region.place()), region.made.size());
+        if region.is_cut() {
+            let made = Strip::of_region(&self.current, size, region.made);
+            made.copy(region.kept, region_in(&mut self.next, size, region.changed));
+            std::mem::swap(&mut self.current, &mut self.next);
+        }
+        paint(others, key, region_in(&mut self.current, size, region.changed), region.kept.size());
+    }
+
     fn bytes(&self) -> usize {
         [&self.current, &self.next, &self.last].iter().map(|memory| memory.capacity()).sum::<usize>()
             + self.decoder.bytes()

@@ -56,6 +56,11 @@ impl PixelChange {
         Self { paint: Box::new(paint), reads: Reads::Mirrored(Box::new(moved)) }
     }
 
+    /// Whether the change depends on all of the image.
+    pub(super) fn reads_image(&self) -> bool {
+        matches!(self.reads, Reads::Image)
+    }
+
     /// Returns the region of an image of this size that the change needs to make a region of its result.
     pub(super) fn reads(&self, draws: &mut Draws, size: Size, region: Rectangle) -> Rectangle {
         match &self.reads {

@@ -12,10 +12,16 @@ use super::frame::Placed;
 use crate::image_column::{Rectangle, Size};
 use crate::keyed::Draws;
 
-/// The region of an image of a chain that is made, and where its pixels are after the changes of the image.
+/// The part of an image of a chain that is made, and what becomes of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Region {
+    /// What is made before any change.
     pub(super) made: Rectangle,
+    /// The number of leading changes that need all of the image.
+    pub(super) split: usize,
+    /// What the other changes need.
+    pub(super) kept: Rectangle,
+    /// Where that is after the changes.
     pub(super) changed: Rectangle,
 }
 
@@ -29,15 +35,34 @@ pub(super) struct PlacedFrame {
 impl Region {
     /// Finds what has to be made so that changes give at least this region.
     pub(super) fn before(changes: &[AtSite<PixelChange>], key: u64, size: Size, needed: Rectangle) -> Self {
+        let whole = Rectangle::whole(size);
+        let split = changes.iter().rposition(|at| at.step.reads_image()).map_or(0, |at| at + 1);
         let reads = |region, at: &AtSite<PixelChange>| at.step.reads(&mut Draws::new(key, at.site), size, region);
-        let made = changes.iter().rev().fold(needed, reads);
-        // A change of all pixels gives all pixels.
-        Self { made, changed: if made == Rectangle::whole(size) { made } else { needed } }
+        let kept = changes[split..].iter().rev().fold(needed, reads);
+        match (split, changes.len() - split) {
+            (0, _) => Self { made: kept, split, kept, changed: needed },
+            // The next frame can read what it needs from the whole image.
+            (_, 0) => Self { made: whole, split, kept: whole, changed: whole },
+            _ => Self { made: whole, split, kept, changed: needed },
+        }
     }
 
-    /// The region of an image without changes, or of all of it.
-    pub(super) fn unchanged(region: Rectangle) -> Self {
-        Self { made: region, changed: region }
+    /// The same, where more is made than is needed.
+    pub(super) fn of_more(self, made: Rectangle, changes: &[AtSite<PixelChange>]) -> Self {
+        match changes.is_empty() {
+            true => Self { made, split: 0, kept: made, changed: made },
+            false => Self { made, ..self },
+        }
+    }
+
+    /// The place in memory where the pixels are made. If nothing is cut off, they have their last place at once.
+    pub(super) fn place(&self) -> Rectangle {
+        if self.is_cut() { self.made } else { self.changed }
+    }
+
+    /// Whether the other changes need less than is made.
+    pub(super) fn is_cut(&self) -> bool {
+        self.made != self.kept
     }
 }
 
@@ -47,7 +72,7 @@ pub(super) fn placed(frames: &[Framed], key: u64, picture: Size) -> Vec<PlacedFr
     let place = |Framed { frame, .. }: &Framed| {
         let placed = frame.step.placed(&mut Draws::new(key, frame.site), size);
         size = frame.step.size;
-        PlacedFrame { placed, region: Region::unchanged(Rectangle::whole(size)) }
+        PlacedFrame { placed, region: Region::before(&[], key, size, Rectangle::whole(size)) }
     };
     let mut placed: Vec<PlacedFrame> = frames.iter().map(place).collect();
     let mut needed = Rectangle::whole(size);

@@ -128,14 +128,15 @@ fn a_chain_gives_what_its_calls_give() {
     }
 }
 
-/// Draws an operator whose pixels follow from a region of its input, with constants for images of some 30 pixels.
+/// Draws an operator, mostly one whose pixels follow from a region of its input, with constants for images of some 30
+/// pixels.
 fn narrow_step(draws: &mut Draws, image: Expr) -> Expr {
     let side = |draws: &mut Draws| lit(8 + draws.below(40) as i64);
     let interpolation = lit(["nearest", "bilinear", "bicubic", "area", "lanczos"][draws.below(5) as usize]);
     let antialias = lit(draws.below(2) == 0);
     let site = draws.below(1 << 40);
     let keyed = |name: &str, args: Vec<Expr>| keyed_at(site, name, args);
-    match draws.below(9) {
+    match draws.below(10) {
         0 => udf("resize").call(vec![image, side(draws), side(draws), interpolation, antialias]),
         1 => {
             let range = [0.2, 1.0, 0.5, 2.0].map(lit);
@@ -154,6 +155,7 @@ fn narrow_step(draws: &mut Draws, image: Expr) -> Expr {
         5 => keyed("random_grayscale", vec![image, lit(0.5)]),
         6 => udf("solarize").call(vec![image, lit(0.0)]),
         7 => keyed("color_jitter", vec![image, lit(0.4), lit(0.0), lit(0.4), lit(0.1)]),
+        8 => udf("equalize").call(vec![image]),
         _ => udf("center_crop").call(vec![image, side(draws), side(draws)]),
     }
 }
@@ -164,7 +166,7 @@ fn a_late_crop_gives_what_its_calls_give() {
     let pixels: Vec<u8> = (0..37 * 41 * 3).map(|at: u64| Draws::new(at, 1).below(256) as u8).collect();
     let fixed = Plan::new(vec![fixed(37, 41, pixels), keys(1)]);
     let from_files = Plan::new(vec![files(&FILES), keys(FILES.len() as u64 + 1)]);
-    for round in 0..200 {
+    for round in 0..300 {
         let (plan, mut expr) = match round % 2 {
             0 => (&from_files, udf("decode_image").call(vec![col("bytes")])),
             _ => (&fixed, narrow_step(&mut draws, col("image"))),
