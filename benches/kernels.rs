@@ -33,11 +33,13 @@ const CHAINS: &[(&str, &str)] = &[
     ("decode_crop_flip_normalize", "normalize(random_hflip(random_resized_crop(decode_image(bytes), 224, 224)))"),
     (
         "crop_last",
-        "normalize(center_crop(random_grayscale(posterize(solarize(random_hflip(resize(decode_image(bytes), 512, 512))))), 224, 224))",
+        "normalize(center_crop(random_grayscale(posterize(solarize(
+             random_hflip(resize(decode_image(bytes), 512, 512))))), 224, 224))",
     ),
     (
         "crop_last_of_whole_images",
-        "normalize(center_crop(random_grayscale(posterize(solarize(random_erasing(random_hflip(resize(decode_image(bytes), 512, 512)), p => 0)))), 224, 224))",
+        "normalize(center_crop(random_grayscale(posterize(solarize(random_erasing(
+             random_hflip(resize(decode_image(bytes), 512, 512)), p => 0)))), 224, 224))",
     ),
 ];
 

@@ -200,7 +200,8 @@ pub(crate) fn whole(
 
 /// A part of a file that is to be decoded, at least a region of it.
 ///
-/// Damage anywhere in the file is an error, whatever the region. Only upright JPEG files are decoded at a smaller scale.
+/// Damage anywhere in the file is an error, whatever the region. Only upright JPEG files are decoded at a smaller
+/// scale.
 pub(crate) struct PartDecode {
     /// Whether regions are decoded alone.
     is_jpeg: bool,

@@ -1,8 +1,8 @@
 //! The relaxed order of the calls of a chain: calls that keep the size run where images are smallest.
 //!
-//! Frames keep their order among themselves, because a resize before a crop shows another part than one after it. So the
-//! sizes that images have in a chain are known, and a call that keeps the size runs at the place of the fewest pixels,
-//! or at the nearest of several. Calls that share such a place keep their order.
+//! Frames keep their order among themselves, because a resize before a crop shows another part than one after it. So
+//! the sizes that images have in a chain are known, and a call that keeps the size runs at the place of the fewest
+//! pixels, or at the nearest of several. Calls that share such a place keep their order.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
