@@ -115,8 +115,8 @@ impl StageUse<'_> {
 /// Plans the feed stage of `plan` over `tables`.
 ///
 /// A stage of some columns has the same rows. It still reads, filters and derives rows for all columns. A bad row takes
-/// one offset, at whatever stage it fails. So rows that fail before they become samples must not depend on the requested
-/// columns. A stage with one sample per row reads only the columns it computes, unless `reads_all` is set.
+/// one offset, at whatever stage it fails. So rows that fail before they become samples must not depend on the
+/// requested columns. A stage with one sample per row reads only the columns it computes, unless `reads_all` is set.
 ///
 /// A stage that keeps something has a layer at the bottom whose input is what is kept.
 pub(crate) async fn compile(

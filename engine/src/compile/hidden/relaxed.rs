@@ -82,7 +82,7 @@ mod tests {
     use datafusion::common::ScalarValue;
     use forebay_protocol::CallOrder;
 
-    use crate::{FeedOptions, ReadOptions, Session, Start};
+    use crate::{Feed, FeedOptions, ReadOptions, Session, Start};
 
     async fn session(queries: &[(&str, &str)]) -> Session {
         let photos = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples");
@@ -167,6 +167,15 @@ mod tests {
         let spec = feed.spec();
         assert_eq!(spec.settings.order, CallOrder::Relaxed);
         assert!(!serde_json::to_string(&exact.spec().settings).unwrap().contains("order"));
+        let elsewhere = Session::builder().threads(1).build().unwrap();
+        let opened = elsewhere.open_spec(&spec, &feed).await.unwrap();
+        assert_eq!(opened.id(), feed.id());
+        let first = |feed: Feed| async move {
+            feed.read(&ReadOptions::default()).unwrap().next().await.unwrap().unwrap().records
+        };
+        let same = first(feed).await;
+        assert!(first(opened).await == same);
+        assert!(first(exact).await != same);
     }
 
     #[tokio::test]
