@@ -53,6 +53,9 @@ pub struct Explanation {
     /// The stored bytes of the columns that an epoch reads, and the bytes that it reads, if the format tells. Filters
     /// may skip some.
     pub bytes: Option<(u64, u64)>,
+    /// The calls that run in another order than written, in words.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub moves: Vec<String>,
     /// What the feed keeps, if anything.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache: Option<CacheReport>,
@@ -80,6 +83,7 @@ impl Explanation {
             row_ranges,
             windows,
             bytes: None,
+            moves: feed.shown_stage().moves().to_vec(),
             cache: None,
             operators: pipeline.operators().clone(),
             columns: pipeline.schema().fields().iter().map(|field| (field.name().clone(), type_name(field))).collect(),
@@ -137,6 +141,9 @@ impl fmt::Display for Explanation {
         }
         let order = if settings.shuffle { "shuffled" } else { "file order" };
         writeln!(f, "  order    {order}, seed {}; bad rows: {}", settings.seed, settings.on_error)?;
+        for moved in &self.moves {
+            writeln!(f, "  order    relaxed: {moved}")?;
+        }
         if let Some(LengthBuckets { by, boundaries, global_batch_size }) = &settings.buckets {
             writeln!(
                 f,

@@ -59,8 +59,9 @@ pub use feed::{
     operator_versions,
 };
 pub use forebay_protocol::{
-    Batch, Boundaries, CacheMode, DeliveryMode, FeedOptions, FeedSettings, JobEstimate, JobOptions, LengthBuckets,
-    OnError, OptionKind, OptionSet, OptionSpec, ReadOptions, SessionOptions, Start, Token, WindowKey, parse_bytes,
+    Batch, Boundaries, CacheMode, CallOrder, DeliveryMode, FeedOptions, FeedSettings, JobEstimate, JobOptions,
+    LengthBuckets, OnError, OptionKind, OptionSet, OptionSpec, ReadOptions, SessionOptions, Start, Token, WindowKey,
+    parse_bytes,
 };
 pub use function::{BatchFn, CallError, Function};
 pub use job::{FilePlan, Job, JobProgress, JobSpec, Materialized, SharedJob};

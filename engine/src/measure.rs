@@ -71,3 +71,35 @@ impl fmt::Display for Measurement {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use forebay_protocol::FeedOptions;
+
+    use crate::Session;
+
+    /// A filter is evaluated before the expensive calls, wherever it is written.
+    #[tokio::test]
+    async fn a_filter_written_last_costs_what_one_written_first_costs() {
+        let photos = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples");
+        let session = Session::builder().threads(2).base(photos).build().unwrap();
+        let image = "random_hflip(resize(decode_image(bytes), 64, 64)) AS image";
+        let filter = "WHERE path LIKE '%1.jpg'";
+        let script = format!(
+            "CREATE EXTERNAL TABLE photos STORED AS MEDIA LOCATION 'photos';
+             CREATE PIPELINE first AS SELECT path, {image} FROM (SELECT * FROM photos {filter});
+             CREATE PIPELINE last AS SELECT * FROM (SELECT path, {image} FROM photos) {filter};
+             CREATE PIPELINE all_rows AS SELECT path, {image} FROM photos;"
+        );
+        session.execute("test", &script).await.unwrap();
+        let mut rows = Vec::new();
+        for name in ["first", "last", "all_rows"] {
+            let measured = session.measure(name, &FeedOptions::default(), u32::MAX).await.unwrap();
+            let decoded: u64 =
+                measured.costs.calls.iter().filter(|call| call.name == "decode_image").map(|call| call.rows).sum();
+            assert_eq!(decoded, measured.samples, "{name}");
+            rows.push(decoded);
+        }
+        assert!(rows[0] > 0 && rows[0] == rows[1] && rows[1] < rows[2], "{rows:?}");
+    }
+}

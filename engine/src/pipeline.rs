@@ -7,12 +7,12 @@ use std::sync::Arc;
 use arrow::datatypes::SchemaRef;
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::LogicalPlan;
-use forebay_protocol::{FeedOptions, OptionKind, OptionSet, OptionSpec, ReadDefaults, Scope};
+use forebay_protocol::{CallOrder, FeedOptions, OptionKind, OptionSet, OptionSpec, ReadDefaults, Scope};
 use forebay_sql::{OptionValue, PipelineDefinition, PipelineOption};
 use forebay_storage::Dataset;
 use futures::FutureExt;
 
-use crate::compile::{self, Audience, Keeping, Lengths, PrefixCut, Stage};
+use crate::compile::{self, Audience, Keeping, Lengths, PrefixCut, Stage, StageUse};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A compiled pipeline.
@@ -52,7 +52,7 @@ impl Pipeline {
         let plan = compile::resolved(plan, state)?;
         let table = compile::driving_table(&plan)?;
         let dataset = tables.get(&table).expect("the planner found the table in the same catalog").clone();
-        let stage = compile::compile(&plan, None, true, audience, Keeping::Nothing, tables, state).await?;
+        let stage = compile::compile(&plan, StageUse::plain(audience), tables, state).await?;
         if let Some(option) = definition.options.iter().find(|option| option.name == "bucket_by_length") {
             compile::check_length(&stage.schema(), &text(&option.value))
                 .map_err(|error| hinted(refusal(option, error.message()), error.hint()))?;
@@ -124,13 +124,29 @@ impl Pipeline {
     }
 
     /// The plan of the lengths of its output `column`.
-    pub(crate) fn lengths(&self, column: &str, state: &SessionState) -> Result<Lengths> {
+    pub(crate) fn lengths(&self, column: &str, order: CallOrder, state: &SessionState) -> Result<Lengths> {
         compile::check_length(&self.schema(), column)?;
-        compile::lengths(&self.plan, column, self.dataset.schema(), state)
+        compile::lengths(&self.plan, column, order, self.dataset.schema(), state)
+    }
+
+    /// The stage of a feed whose calls run in this order.
+    pub(crate) fn stage_in(&self, order: CallOrder, state: &SessionState) -> Result<Arc<Stage>> {
+        match order {
+            CallOrder::Exact => Ok(Arc::clone(&self.stage)),
+            CallOrder::Relaxed => {
+                Ok(Arc::new(self.compiled(StageUse { order, ..StageUse::plain(self.audience) }, state)?))
+            }
+        }
     }
 
     /// The stage that computes only these columns of the samples. With `reads_all` it still reads all columns.
-    pub(crate) fn stage_of(&self, columns: &[String], reads_all: bool, state: &SessionState) -> Result<Stage> {
+    pub(crate) fn stage_of(
+        &self,
+        columns: &[String],
+        reads_all: bool,
+        order: CallOrder,
+        state: &SessionState,
+    ) -> Result<Stage> {
         let schema = self.schema();
         let place = |name: &String| {
             let known = || schema.fields().iter().map(|field| field.name().as_str());
@@ -141,31 +157,24 @@ impl Pipeline {
             })
         };
         let only = columns.iter().map(place).collect::<Result<Vec<_>>>()?;
-        self.compiled(Some(&only), reads_all, Audience::User, Keeping::Nothing, state)
+        self.compiled(StageUse { only: Some(&only), reads_all, order, ..StageUse::plain(Audience::User) }, state)
     }
 
     /// The stage that keeps what is the same in every epoch, or all if random calls draw the same in every epoch.
-    pub(crate) fn keeping_stage(&self, keeping: Keeping, state: &SessionState) -> Result<Stage> {
-        self.compiled(None, true, self.audience, keeping, state)
+    pub(crate) fn keeping_stage(&self, keeping: Keeping, order: CallOrder, state: &SessionState) -> Result<Stage> {
+        self.compiled(StageUse { keeping, order, ..StageUse::plain(self.audience) }, state)
     }
 
     /// The places where its samples may be kept.
-    pub(crate) fn cuts(&self) -> Result<Vec<PrefixCut>> {
-        compile::prefix_cuts(&self.plan)
+    pub(crate) fn cuts(&self, order: CallOrder) -> Result<Vec<PrefixCut>> {
+        compile::prefix_cuts(&self.plan, order)
     }
 
-    fn compiled(
-        &self,
-        only: Option<&[usize]>,
-        reads_all: bool,
-        audience: Audience,
-        keeping: Keeping,
-        state: &SessionState,
-    ) -> Result<Stage> {
+    fn compiled(&self, use_of: StageUse<'_>, state: &SessionState) -> Result<Stage> {
         let lookups = self.stage.lookups().map(|lookup| (lookup.table.clone(), lookup.dataset.clone()));
         let tables = lookups.chain([(self.table.clone(), self.dataset.clone())]).collect();
         // As for lengths, planning never waits.
-        let compiling = compile::compile(&self.plan, only, reads_all, audience, keeping, &tables, state);
+        let compiling = compile::compile(&self.plan, use_of, &tables, state);
         compiling.now_or_never().ok_or_else(|| Error::new(ErrorKind::Internal, "planning did not complete at once"))?
     }
 

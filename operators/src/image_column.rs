@@ -102,6 +102,10 @@ impl Rectangle {
     pub(crate) fn size(self) -> Size {
         Size { height: self.height, width: self.width }
     }
+
+    pub(crate) fn is_empty(self) -> bool {
+        self.height == 0 || self.width == 0
+    }
 }
 
 /// A view of a column of uint8 images, of either kind.

@@ -82,6 +82,7 @@ mod hash_split;
 pub mod image_chain;
 pub mod image_column;
 mod json;
+mod keep_position;
 pub mod keyed;
 mod list_functions;
 mod log1p;
@@ -104,6 +105,7 @@ mod reuse;
 pub mod row_operator;
 mod rows;
 mod sleep;
+mod strip;
 mod table;
 mod tensors;
 #[cfg(test)]
@@ -120,6 +122,7 @@ pub use descriptor::{
     STEP_ARGUMENT, SizeRatio, TypeClass,
 };
 pub use json::json_access;
+pub use keep_position::KEEP_POSITION;
 pub use keyed::{Draws, KEY_ARGUMENTS, random_key, shared_site};
 pub use list_functions::list_functions;
 pub use made_rows::{InputPart, InputRows, Made, MadeRows, MakeRows, RowAt, WindowTooLarge};

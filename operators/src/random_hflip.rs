@@ -6,7 +6,7 @@ use datafusion::common::Result;
 
 use crate::descriptor::{ConstantKind, Descriptor, Determinism, Example, Parameter, Pixels, SizeRatio, TypeClass};
 use crate::image_chain::{PixelChange, Step, change_each};
-use crate::image_column::{self, CHANNELS};
+use crate::image_column::{self, CHANNELS, Rectangle, Size};
 use crate::operator::{Arguments, Operator};
 
 static DESCRIPTOR: Descriptor = Descriptor {
@@ -60,13 +60,14 @@ impl Operator for RandomHflip {
 
 fn change(arguments: &Arguments) -> Result<PixelChange> {
     let p = arguments.number("p")?;
-    Ok(PixelChange::of_images(move |draws, pixels, size| {
-        if draws.uniform() < p {
-            for line in pixels.chunks_exact_mut(size.width * CHANNELS) {
-                line.as_chunks_mut::<CHANNELS>().0.reverse();
-            }
+    let mirror = |pixels: &mut [u8], size: Size| {
+        for line in pixels.chunks_exact_mut(size.width * CHANNELS) {
+            line.as_chunks_mut::<CHANNELS>().0.reverse();
         }
-    }))
+    };
+    let mirrored =
+        |size: Size, region: Rectangle| Rectangle { left: size.width - region.left - region.width, ..region };
+    Ok(PixelChange::mirrored(p, mirror, mirrored))
 }
 
 #[cfg(test)]

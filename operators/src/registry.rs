@@ -31,6 +31,7 @@ pub static OPERATORS: &[&dyn Operator] = &[
     &properties::IMAGE_FORMAT,
     &properties::IMAGE_HEIGHT,
     &properties::IMAGE_WIDTH,
+    &crate::keep_position::KeepPosition,
     &crate::normalize::Normalize,
     &crate::pixels::pad::Pad,
     &in_place::POSTERIZE,

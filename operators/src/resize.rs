@@ -86,7 +86,8 @@ mod tests {
 
     use super::*;
     use crate::image_column::{Image, Size};
-    use crate::resample::Resampler;
+    use crate::resample::{Resampler, Resampling};
+    use crate::strip::Strip;
     use crate::testing::{assert_near, column, decoded, fixed, image, noise, sql};
 
     #[test]
@@ -108,7 +109,9 @@ mod tests {
         let mut out = vec![0; 24 * 16 * 3];
         let part = Rectangle { top: 4, left: 11, height: 20, width: 30 };
         let bilinear = Interpolation::Kernel(ResizeAlg::Convolution(FilterType::Bilinear));
-        Resampler::default().run(bilinear, source, (part, None), &mut out, Size { height: 24, width: 16 }).unwrap();
+        let size = Size { height: 24, width: 16 };
+        let resampling = Resampling { interpolation: bilinear, part, within: None, size };
+        Resampler::default().run(&resampling, Strip::whole(source), Rectangle::whole(size), &mut out).unwrap();
         assert_near(&fixed(24, 16, out), "colour_crop_24x16.png", 1);
     }
 

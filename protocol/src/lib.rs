@@ -39,8 +39,8 @@ pub use forebay_delivery::{Start, Token, WindowKey};
 pub use job_estimate::JobEstimate;
 pub use length_buckets::{Boundaries, LengthBuckets, check_global_batch_size};
 pub use options::{
-    CacheMode, DeliveryMode, EPOCHS_MAX, FeedOptions, FeedSettings, JobOptions, OFFSET_MAX, OnError, OptionKind,
-    OptionSet, OptionSpec, ReadDefaults, ReadOptions, Scope, SessionOptions,
+    CacheMode, CallOrder, DeliveryMode, EPOCHS_MAX, FeedOptions, FeedSettings, JobOptions, OFFSET_MAX, OnError,
+    OptionKind, OptionSet, OptionSpec, ReadDefaults, ReadOptions, Scope, SessionOptions,
 };
 pub use random::{random_bytes, random_id};
 pub use size::parse_bytes;

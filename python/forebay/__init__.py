@@ -117,6 +117,7 @@ def load(
     bucket_boundaries: list[int] | None = None,
     global_batch_size: int | None = None,
     cache: Literal["none", "source", "prefix", "full"] | None = None,
+    order: Literal["exact", "relaxed"] | None = None,
     # end: options of load
     epochs: int | float | None = None,
     rank: int | None = None,
@@ -157,6 +158,8 @@ def load(
     - `cache` ("none"): what to keep for later epochs, ranks and jobs: nothing, what is read of remote files, the part
       of each sample that is the same in every epoch, or all of it, random results included: "none", "source", "prefix",
       "full".
+    - `order` ("exact"): whether calls on images keep their written order (exact), or run where images are smallest
+      (relaxed), which changes the samples.
 
     Arguments of Python:
 

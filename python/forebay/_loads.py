@@ -44,6 +44,7 @@ class Loads:
         bucket_boundaries: list[int] | None = None,
         global_batch_size: int | None = None,
         cache: Literal["none", "source", "prefix", "full"] | None = None,
+        order: Literal["exact", "relaxed"] | None = None,
         # end: options of load
         epochs: int | float | None = None,
         rank: int | None = None,
@@ -101,6 +102,7 @@ class LoadsNamed:
         bucket_boundaries: list[int] | None = None,
         global_batch_size: int | None = None,
         cache: Literal["none", "source", "prefix", "full"] | None = None,
+        order: Literal["exact", "relaxed"] | None = None,
         # end: options of load of a pipeline
         epochs: int | float | None = None,
         rank: int | None = None,

@@ -31,6 +31,7 @@ FEED: Checks = {
     "bucket_boundaries": arguments.ascending,
     "global_batch_size": arguments.positive,
     "cache": arguments.one_of("none", "source", "prefix", "full"),
+    "order": arguments.one_of("exact", "relaxed"),
 }
 READ: Checks = {
     "batch_size": arguments.positive,

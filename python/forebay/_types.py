@@ -68,6 +68,7 @@ class FeedOptions(TypedDict, total=False):
     bucket_boundaries: list[int] | None
     global_batch_size: int | None
     cache: Literal["none", "source", "prefix", "full"] | None
+    order: Literal["exact", "relaxed"] | None
     # end: options of a feed
 
 

@@ -9,6 +9,7 @@ use arrow::datatypes::{DataType, Int64Type, Schema, SchemaRef, UInt64Type};
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
 use datafusion::physical_plan::displayable;
+use forebay_protocol::CallOrder;
 use futures::FutureExt;
 
 use super::filters::unfiltered;
@@ -57,8 +58,14 @@ pub(crate) fn check(schema: &Schema, column: &str) -> Result<()> {
 }
 
 /// Plans the lengths of `column` of the query `plan`. `source` has the columns of the driving table.
-pub(crate) fn lengths(plan: &LogicalPlan, column: &str, source: &SchemaRef, state: &SessionState) -> Result<Lengths> {
-    let woven = hidden::weave(plan)?;
+pub(crate) fn lengths(
+    plan: &LogicalPlan,
+    column: &str,
+    order: CallOrder,
+    source: &SchemaRef,
+    state: &SessionState,
+) -> Result<Lengths> {
+    let woven = hidden::weave(plan, order)?;
     let source = woven.leaf(source).clone();
     let woven = unfiltered(woven.top)?;
     let found = plan.schema().iter().find(|(_, field)| field.name() == column);

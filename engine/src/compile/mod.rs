@@ -38,6 +38,7 @@ use std::collections::BTreeMap;
 use arrow::datatypes::SchemaRef;
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::LogicalPlan;
+use forebay_protocol::CallOrder;
 use forebay_storage::Dataset;
 
 pub(crate) use hidden::FeedTable;
@@ -94,8 +95,8 @@ impl Keeping {
 ///
 /// # Errors
 /// `Invalid` if nothing can be kept.
-pub(crate) fn prefix_cuts(plan: &LogicalPlan) -> Result<Vec<PrefixCut>> {
-    prefix::cuts(hidden::weave(plan)?)
+pub(crate) fn prefix_cuts(plan: &LogicalPlan, order: CallOrder) -> Result<Vec<PrefixCut>> {
+    prefix::cuts(hidden::weave(plan, order)?)
 }
 
 /// The reader of a stage's samples.
@@ -108,29 +109,46 @@ pub(crate) enum Audience {
     Trainer,
 }
 
-/// Plans the feed stage of `plan` over `tables`. With `only`, the stage has the same rows, but computes only the
-/// columns at these indices.
+/// What a stage is for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StageUse<'a> {
+    /// The columns to compute, by index; `None` for all.
+    pub(crate) only: Option<&'a [usize]>,
+    /// Whether the stage reads what all columns need.
+    pub(crate) reads_all: bool,
+    pub(crate) audience: Audience,
+    pub(crate) keeping: Keeping,
+    /// The order in which calls on images run.
+    pub(crate) order: CallOrder,
+}
+
+impl StageUse<'_> {
+    /// All columns, in the written order, with nothing kept.
+    pub(crate) fn plain(audience: Audience) -> Self {
+        Self { only: None, reads_all: true, audience, keeping: Keeping::Nothing, order: CallOrder::Exact }
+    }
+}
+
+/// Plans the feed stage of `plan` over `tables`.
 ///
-/// Such a stage still reads, filters and derives rows for all columns. A bad row takes one offset, at whatever stage it
-/// fails. So rows that fail before they become samples must not depend on the requested columns. A stage with one
-/// sample per row reads only the columns it computes, unless `reads_all` is set.
+/// A stage of some columns has the same rows. It still reads, filters and derives rows for all columns. A bad row takes
+/// one offset, at whatever stage it fails. So rows that fail before they become samples must not depend on the
+/// requested columns. A stage with one sample per row reads only the columns it computes, unless `reads_all` is set.
 ///
 /// A stage that keeps something has a layer at the bottom whose input is what is kept.
 pub(crate) async fn compile(
     plan: &LogicalPlan,
-    only: Option<&[usize]>,
-    reads_all: bool,
-    audience: Audience,
-    keeping: Keeping,
+    StageUse { only, reads_all, audience, keeping, order }: StageUse<'_>,
     tables: &BTreeMap<String, Dataset>,
     state: &SessionState,
 ) -> Result<Stage> {
     let table = checks::driving_table(plan)?;
     let source = tables.get(&table).ok_or_else(|| Error::internal("the plan reads a missing table"))?.schema();
+    let woven = hidden::weave(plan, order)?;
     let woven = match keeping {
-        Keeping::Nothing => hidden::weave(plan)?,
-        Keeping::Prefix { depth } => prefix::cut(hidden::weave(plan)?, false, depth)?,
-        Keeping::All => prefix::cut(hidden::weave(plan)?, true, usize::MAX)?,
+        Keeping::Nothing => woven,
+        Keeping::Prefix { depth } => prefix::cut(woven, false, depth)?,
+        Keeping::All => prefix::cut(woven, true, usize::MAX)?,
     };
     let leaf = woven.leaf(source).clone();
     let select = match topmost_filter(&woven.top) {
@@ -169,6 +187,7 @@ pub(crate) async fn compile(
         made = layer.columns().to_vec();
         stage.push_below(layer);
     }
+    let stage = stage.with_moves(woven.moves);
     let stage = match tables[&table].has_dictionaries() {
         true => stage.with_categories()?,
         false => stage,

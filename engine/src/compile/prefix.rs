@@ -85,7 +85,7 @@ pub(super) fn cut(woven: Woven, draws_once: bool, depth: usize) -> Result<Woven>
     let table = FeedTable::widened(TABLE, &made);
     let scan = LogicalPlanBuilder::scan(TABLE, provider_as_source(Arc::new(table)), None)?.build()?;
     let top = LogicalPlan::Projection(Projection::try_new(rest, Arc::new(scan))?);
-    Ok(Woven { layers: vec![WovenLayer { input, change: Change::Keep, made }], top })
+    Ok(Woven { layers: vec![WovenLayer { input, change: Change::Keep, made }], top, moves: woven.moves })
 }
 
 /// A query without layers in two parts.

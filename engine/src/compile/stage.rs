@@ -41,6 +41,8 @@ pub(crate) struct Stage {
     categories: Vec<usize>,
     /// The conditions on the driving table that bounds can refute.
     pruning: OnceLock<Vec<Pruning>>,
+    /// The calls that run in another order than written, in words.
+    moves: Vec<String>,
     /// What its calls cost.
     costs: Vec<Arc<CallCost>>,
     context: Arc<TaskContext>,
@@ -87,12 +89,22 @@ impl Stage {
     pub(crate) fn new(select: Option<Select>, transform: LeafPlan, context: Arc<TaskContext>) -> Self {
         let columns = ascending(select.iter().flat_map(Select::columns).chain(transform.columns()));
         let (layers, categories, pruning, costs) = (Vec::new(), Vec::new(), OnceLock::new(), Vec::new());
-        Self { layers, select, transform, columns, categories, pruning, costs, context }
+        Self { layers, select, transform, columns, categories, pruning, moves: Vec::new(), costs, context }
     }
 
     /// The same stage with fewer sample columns. It still reads the same columns.
     pub(crate) fn giving(self, transform: LeafPlan) -> Self {
         Self { transform, ..self }
+    }
+
+    /// The same stage, with the calls that run in another order than written.
+    pub(crate) fn with_moves(self, moves: Vec<String>) -> Self {
+        Self { moves, ..self }
+    }
+
+    /// The calls that run in another order than written, in words.
+    pub(crate) fn moves(&self) -> &[String] {
+        &self.moves
     }
 
     /// The same stage, whose calls count what they cost. Nothing may rewrite its plans afterwards.

@@ -15,7 +15,7 @@ use arrow::array::{RecordBatch, UInt64Array};
 use datafusion::execution::SessionState;
 use forebay_arrays::batch_bytes;
 use forebay_delivery::WindowId;
-use forebay_protocol::CacheMode;
+use forebay_protocol::{CacheMode, FeedSettings};
 use forebay_storage::{BadRead, FoundRange, RangeCache, RangeCacheUsage, RangeRows, RowRange, Stores};
 use futures::future::try_join_all;
 use parking_lot::Mutex;
@@ -103,7 +103,7 @@ impl Memo {
     pub(crate) fn of(
         pipeline: &Pipeline,
         keeping: Keeping,
-        seed: u64,
+        settings: &FeedSettings,
         state: &SessionState,
         stores: &Stores,
         root: &str,
@@ -115,7 +115,7 @@ impl Memo {
             return Err(Error::invalid(message)
                 .with_hint("give the function a version, and a new one whenever its results change"));
         }
-        let stage = pipeline.keeping_stage(keeping, state)?;
+        let stage = pipeline.keeping_stage(keeping, settings.order, state)?;
         let layer = stage.layers().first().ok_or_else(|| Error::internal("a keeping stage has a layer"))?;
         let is_random = layer.below().is_random();
         if is_random && keeping != Keeping::All {
@@ -130,7 +130,7 @@ impl Memo {
             // Other builds may compute other bytes.
             "build": build()?,
             // Random results are those of a seed.
-            "seed": is_random.then_some(seed),
+            "seed": is_random.then_some(settings.seed),
         });
         let name = blake3::hash(name.to_string().as_bytes()).to_hex()[..32].to_owned();
         let cache = Arc::new(RangeCache::new(stores, root, &name, &layer.input_schema())?);

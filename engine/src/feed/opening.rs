@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 
 use datafusion::prelude::SessionContext;
-use forebay_protocol::{CacheMode, FeedSettings};
+use forebay_protocol::{CacheMode, CallOrder, FeedSettings};
 use forebay_storage::{Dataset, PieceCache, Stores};
 use parking_lot::Mutex;
 use tokio::sync::OnceCell;
@@ -89,19 +89,21 @@ impl Feed {
             return Ok(Self { pipeline, runner });
         }
         let lengths = match &settings.buckets {
-            Some(buckets) => Some(pipeline.lengths(&buckets.by, &context.state())?),
+            Some(buckets) => Some(pipeline.lengths(&buckets.by, settings.order, &context.state())?),
             None => None,
         };
         let stage = match columns {
-            Some(columns) => Arc::new(pipeline.stage_of(columns, lengths.is_some(), &context.state())?),
-            None => Arc::clone(&pipeline.stage),
+            Some(columns) => {
+                Arc::new(pipeline.stage_of(columns, lengths.is_some(), settings.order, &context.state())?)
+            }
+            None => pipeline.stage_in(settings.order, &context.state())?,
         };
         let keeps_rows = matches!(cache, CacheMode::Prefix | CacheMode::Full);
         if lengths.is_some() && keeps_rows && stage.layers().is_empty() {
             return Err(Error::invalid("\"cache\" cannot be combined with \"bucket_by_length\"")
                 .with_hint("leave out one of them"));
         }
-        let memo = |keeping| Memo::of(&pipeline, keeping, settings.seed, &context.state(), &stores, root).map(Arc::new);
+        let memo = |keeping| Memo::of(&pipeline, keeping, &settings, &context.state(), &stores, root).map(Arc::new);
         let keeps = match cache {
             // A stage of some columns would keep something else.
             _ if columns.is_some() => Keeps::Nothing,
@@ -112,10 +114,10 @@ impl Feed {
                 let candidates = match lengths.is_some() && stage.layers().is_empty() {
                     // As above, rows cannot be kept.
                     true => Vec::new(),
-                    false => candidates(&pipeline, memo),
+                    false => candidates(&pipeline, settings.order, memo),
                 };
                 let pieces = parts.pieces.is_some().then(|| Arc::clone(&keeps_pieces));
-                let id = trial_id(&pipeline)?;
+                let id = trial_id(&pipeline, settings.order)?;
                 Keeps::Best(Arc::new(AutoCache::new(candidates, pieces, parts.cache_limit, root, id)))
             }
         };
@@ -154,8 +156,8 @@ impl Feed {
 }
 
 /// The places where a pipeline's samples may be kept. A place where they may not is none.
-fn candidates(pipeline: &Pipeline, memo: impl Fn(Keeping) -> Result<Arc<Memo>>) -> Vec<Candidate> {
-    let cuts = pipeline.cuts().unwrap_or_default().into_iter();
+fn candidates(pipeline: &Pipeline, order: CallOrder, memo: impl Fn(Keeping) -> Result<Arc<Memo>>) -> Vec<Candidate> {
+    let cuts = pipeline.cuts(order).unwrap_or_default().into_iter();
     cuts.filter_map(|cut| {
         let memo = memo(Keeping::Prefix { depth: cut.depth }).ok()?;
         Some(Candidate { name: cut.after, memo, is_random: false })
@@ -164,9 +166,10 @@ fn candidates(pipeline: &Pipeline, memo: impl Fn(Keeping) -> Result<Arc<Memo>>) 
 }
 
 /// What identifies a trial of a pipeline: the same for each seed, batch size and process.
-fn trial_id(pipeline: &Pipeline) -> Result<String> {
+fn trial_id(pipeline: &Pipeline, order: CallOrder) -> Result<String> {
     let snapshot = pipeline.dataset.snapshot().id();
-    let name = serde_json::json!({ "query": pipeline.fingerprint(), "snapshot": snapshot, "build": build()? });
+    let query = (pipeline.fingerprint(), order);
+    let name = serde_json::json!({ "query": query, "snapshot": snapshot, "build": build()? });
     Ok(blake3::hash(name.to_string().as_bytes()).to_hex()[..32].to_owned())
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use forebay_protocol::{CacheMode, FeedOptions, OnError};
+use forebay_protocol::{CacheMode, FeedOptions, FeedSettings, OnError};
 
 use super::Session;
 use crate::compile::Keeping;
@@ -25,7 +25,7 @@ impl Session {
             Keeps::Best(best) => best.candidates().to_vec(),
             Keeps::Nothing | Keeps::Part(_) => Vec::new(),
         };
-        if let Some(full) = self.full_candidate(name, &core.settings.seed)? {
+        if let Some(full) = self.full_candidate(name, &core.settings)? {
             candidates.push(full);
         }
         let executor = Arc::clone(&core.executor);
@@ -33,14 +33,14 @@ impl Session {
     }
 
     /// The place above all calls, if some of these are random.
-    fn full_candidate(&self, name: &str, seed: &u64) -> Result<Option<Candidate>> {
+    fn full_candidate(&self, name: &str, settings: &FeedSettings) -> Result<Option<Candidate>> {
         let pipeline = self.pipeline(name)?;
         let random = pipeline.uncacheable_calls();
         if random.is_empty() {
             return Ok(None);
         }
         let state = self.catalog.context().state();
-        let memo = Memo::of(&pipeline, Keeping::All, *seed, &state, &self.stores, self.root());
+        let memo = Memo::of(&pipeline, Keeping::All, settings, &state, &self.stores, self.root());
         let name = "all calls, random ones included".to_owned();
         Ok(memo.ok().map(|memo| Candidate { name, memo: Arc::new(memo), is_random: true }))
     }

@@ -24,9 +24,10 @@ use forebay_arrays::pool;
 use forebay_jpeg::Scale;
 
 use crate::descriptor::{ConstantKind, Descriptor, Example, Parameter, ReducedDecode, TypeClass, media_bytes};
-use crate::image_chain::{Step, TakenPart};
-use crate::image_column::{self, Image, ImageLayout, Rectangle, Size};
+use crate::image_chain::Step;
+use crate::image_column::{self, ImageLayout, Rectangle, Size};
 use crate::operator::{Arguments, Operator};
+use crate::strip::sized;
 
 pub(crate) use files::Files;
 use image_format::{ImageFormat, format};
@@ -142,7 +143,6 @@ fn is_nullable(field: &Field) -> bool {
 pub(crate) struct DecodeScratch {
     decoders: Decoders,
     stored: Vec<u8>,
-    shown: Vec<u8>,
 }
 
 /// Memory that decoders keep from file to file.
@@ -154,7 +154,7 @@ struct Decoders {
 
 impl DecodeScratch {
     pub(crate) fn bytes(&self) -> usize {
-        self.decoders.jpeg.bytes() + self.decoders.samples.capacity() + self.stored.capacity() + self.shown.capacity()
+        self.decoders.jpeg.bytes() + self.decoders.samples.capacity() + self.stored.capacity()
     }
 }
 
@@ -198,63 +198,80 @@ pub(crate) fn whole(
     Ok(())
 }
 
-/// Decodes at least a part of an image, with its orientation applied. Returns an image, and the position of the part in
-/// it.
+/// A part of a file that is to be decoded, at least a region of it.
 ///
-/// Damage anywhere in the file is an error, whatever the part. Only upright JPEG files are decoded at a smaller scale.
-pub(crate) fn part<'a>(
-    file: &[u8],
-    header: ImageHeader,
-    part: Rectangle,
+/// Damage anywhere in the file is an error, whatever the region. Only upright JPEG files are decoded at a smaller
+/// scale.
+pub(crate) struct PartDecode {
+    /// Whether regions are decoded alone.
+    is_jpeg: bool,
     scale: Scale,
-    scratch: &'a mut DecodeScratch,
-) -> std::result::Result<TakenPart<'a>, String> {
-    let is_jpeg = format(file)? == ImageFormat::Jpeg;
-    if is_jpeg && header.orientation == orientation::UPRIGHT && scale != Scale::Whole {
-        return reduced(file, part, scale, scratch);
-    }
-    // A frame beside the image needs none of its pixels, but a damaged file must still be an error.
-    let (decoded, part) = match is_jpeg && part.height > 0 && part.width > 0 {
-        true => (part, Rectangle { top: 0, left: 0, ..part }),
-        false => (Rectangle::whole(header.shown()), part),
-    };
-    let stored = orientation::stored(decoded, header.stored, header.orientation);
-    let DecodeScratch { decoders, stored: turned, shown } = scratch;
-    let values = decoded.size().values();
-    let mut load = |out: &mut [u8]| match is_jpeg {
-        true => guarded(|| jpeg::decode(file, stored, Scale::Whole, out, &mut decoders.jpeg)),
-        false => decode(file, header.stored, Samples::Colours, out, decoders),
-    };
-    if header.orientation == orientation::UPRIGHT {
-        load(sized(shown, values))?;
-    } else {
-        let turned = sized(turned, values);
-        load(turned)?;
-        orientation::turn(turned, stored.size(), header.orientation, sized(shown, values));
-    }
-    let pixels = &shown[..values];
-    let image = Image { height: decoded.height, width: decoded.width, pixels };
-    Ok(TakenPart { image, part, within: None })
+    /// The row and the column of the file's picture, at this scale, at which the image begins.
+    origin: (usize, usize),
+    /// The size of the image that contains the part.
+    pub(crate) size: Size,
+    /// The position of the part in the image.
+    pub(crate) part: Rectangle,
+    /// The position in `part` if it is not whole pixels: left, top, width and height.
+    pub(crate) within: Option<[f64; 4]>,
 }
 
-/// Decodes the pixels of a reduced image that a part of the whole image covers.
-fn reduced<'a>(
-    file: &[u8],
-    part: Rectangle,
-    scale: Scale,
-    scratch: &'a mut DecodeScratch,
-) -> std::result::Result<TakenPart<'a>, String> {
-    let by = scale.denominator();
-    let (top, left) = (part.top / by, part.left / by);
-    let (bottom, right) = ((part.top + part.height).div_ceil(by), (part.left + part.width).div_ceil(by));
-    let touched = Rectangle { top, left, height: bottom - top, width: right - left };
-    let values = touched.size().values();
-    let pixels = sized(&mut scratch.shown, values);
-    guarded(|| jpeg::decode(file, touched, scale, pixels, &mut scratch.decoders.jpeg))?;
-    let of = |length: usize| length as f64 / by as f64;
-    let within = [of(part.left) - left as f64, of(part.top) - top as f64, of(part.width), of(part.height)];
-    let image = Image { height: touched.height, width: touched.width, pixels: &scratch.shown[..values] };
-    Ok(TakenPart { image, part: Rectangle::whole(image.size()), within: Some(within) })
+impl PartDecode {
+    /// Finds the image in which a part will be.
+    pub(crate) fn new(
+        file: &[u8],
+        header: ImageHeader,
+        part: Rectangle,
+        scale: Scale,
+    ) -> std::result::Result<Self, String> {
+        let is_jpeg = format(file)? == ImageFormat::Jpeg;
+        if is_jpeg && header.orientation == orientation::UPRIGHT && scale != Scale::Whole {
+            let by = scale.denominator();
+            let (top, left) = (part.top / by, part.left / by);
+            let (bottom, right) = ((part.top + part.height).div_ceil(by), (part.left + part.width).div_ceil(by));
+            let of = |length: usize| length as f64 / by as f64;
+            let within = [of(part.left) - left as f64, of(part.top) - top as f64, of(part.width), of(part.height)];
+            let size = Size { height: bottom - top, width: right - left };
+            let part = Rectangle::whole(size);
+            return Ok(Self { is_jpeg, scale, origin: (top, left), size, part, within: Some(within) });
+        }
+        let (origin, size, part) = match is_jpeg && !part.is_empty() {
+            true => ((part.top, part.left), part.size(), Rectangle::whole(part.size())),
+            false => ((0, 0), header.shown(), part),
+        };
+        Ok(Self { is_jpeg, scale: Scale::Whole, origin, size, part, within: None })
+    }
+
+    /// Returns the region of the image that is decoded for the sake of another one.
+    pub(crate) fn region(&self, needed: Rectangle) -> Rectangle {
+        // A frame beside the image needs none of its pixels, but a damaged file must still be an error.
+        if self.is_jpeg && !needed.is_empty() { needed } else { Rectangle::whole(self.size) }
+    }
+
+    /// Decodes such a region, with the file's orientation applied.
+    pub(crate) fn run(
+        &self,
+        file: &[u8],
+        header: ImageHeader,
+        region: Rectangle,
+        out: &mut [u8],
+        scratch: &mut DecodeScratch,
+    ) -> std::result::Result<(), String> {
+        let shown = Rectangle { top: self.origin.0 + region.top, left: self.origin.1 + region.left, ..region };
+        let part = orientation::stored(shown, header.stored, header.orientation);
+        let DecodeScratch { decoders, stored } = scratch;
+        let mut load = |out: &mut [u8]| match self.is_jpeg {
+            true => guarded(|| jpeg::decode(file, part, self.scale, out, &mut decoders.jpeg)),
+            false => decode(file, header.stored, Samples::Colours, out, decoders),
+        };
+        if header.orientation == orientation::UPRIGHT {
+            return load(out);
+        }
+        let stored = sized(stored, out.len());
+        load(stored)?;
+        orientation::turn(stored, part.size(), header.orientation, out);
+        Ok(())
+    }
 }
 
 /// Decodes the stored pixels.
@@ -271,14 +288,6 @@ fn decode(
         ImageFormat::Png => png::decode(file, size, samples, out, &mut decoders.samples),
         other => other::decode(file, other, size, samples, out, &mut decoders.samples),
     })
-}
-
-/// Returns the first `len` bytes of `memory`, which grows if it is too short.
-pub(crate) fn sized(memory: &mut Vec<u8>, len: usize) -> &mut [u8] {
-    if memory.len() < len {
-        memory.resize(len, 0);
-    }
-    &mut memory[..len]
 }
 
 /// Runs a decoder on untrusted bytes. Decoders return errors. If one panics nevertheless, the panic fails the row and

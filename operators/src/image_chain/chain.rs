@@ -7,16 +7,18 @@ use std::time::Instant;
 use arrow::array::{ArrayRef, UInt64Array};
 use arrow::buffer::NullBuffer;
 use arrow::datatypes::{Field, Float32Type, UInt8Type};
-use datafusion::common::{Result, exec_datafusion_err};
+use datafusion::common::{DataFusionError, Result, exec_datafusion_err, internal_err};
 use forebay_arrays::{Widen, pool};
 use forebay_jpeg::Scale;
 
-use super::{Frame, KEPT_BYTES_MAX, PixelChange, Step, TakenPart};
+use super::regions::{self, PlacedFrame, Region};
+use super::{Frame, KEPT_BYTES_MAX, PixelChange, Step};
 use crate::call_cost::CallCost;
-use crate::decode_image::{self, Files, ImageHeader, Limits, Samples, sized};
-use crate::image_column::{self, CHANNELS, Image, ImageLayout, Images, Shape, Size};
+use crate::decode_image::{self, Files, ImageHeader, Limits, PartDecode, Samples};
+use crate::image_column::{self, Image, ImageLayout, Images, Rectangle, Shape, Size};
 use crate::keyed::Draws;
 use crate::resample::Resampler;
+use crate::strip::{Strip, region_in, sized};
 
 /// Steps in the order in which they run, each with its call site if it is random.
 #[derive(Debug)]
@@ -40,9 +42,9 @@ pub(super) struct AtSite<T> {
 
 /// A frame and the changes in it.
 #[derive(Debug)]
-struct Framed {
-    frame: AtSite<Frame>,
-    changes: Vec<AtSite<PixelChange>>,
+pub(super) struct Framed {
+    pub(super) frame: AtSite<Frame>,
+    pub(super) changes: Vec<AtSite<PixelChange>>,
 }
 
 /// Memory that is reused from image to image.
@@ -69,8 +71,6 @@ enum Picture<'a> {
 
 impl Chain {
     /// Makes a chain of these steps. Returns `None` if one step cannot follow another.
-    ///
-    /// The chain moves a frame that copies before pixelwise changes. The result is the same, and fewer pixels change.
     pub(super) fn new(steps: Vec<AtSite<Step>>) -> Option<Self> {
         let mut chain = Self { decodes: None, is_fast: false, lead: Vec::new(), frames: Vec::new(), widen: None };
         for (at, AtSite { step, site, cost }) in steps.into_iter().enumerate() {
@@ -83,11 +83,7 @@ impl Chain {
                 }
                 Step::Decode { .. } => return None,
                 Step::Frame(frame) => {
-                    let before = chain.changes();
-                    let copies = matches!(frame.part, super::PartOf::Copied(_));
-                    let first = before.iter().rposition(|change| !copies || !change.step.is_of_pixels);
-                    let changes = before.split_off(first.map_or(0, |at| at + 1));
-                    chain.frames.push(Framed { frame: AtSite { step: frame, site, cost }, changes });
+                    chain.frames.push(Framed { frame: AtSite { step: frame, site, cost }, changes: Vec::new() });
                 }
                 Step::Change(change) => chain.changes().push(AtSite { step: change, site, cost }),
                 Step::Widen(widen) => chain.widen = Some((widen, cost)),
@@ -120,7 +116,6 @@ impl Chain {
     pub(super) fn run(&self, field: &Field, column: &ArrayRef, keys: Option<&UInt64Array>) -> Result<ArrayRef> {
         if let Some((limits, _)) = self.decodes {
             let files = Files::try_new(column)?;
-            let named = |problem| exec_datafusion_err!("{}: {problem}", decode_image::NAME);
             let picture = |row| match files.get(row) {
                 Some(file) => Ok(Some(Picture::File(file, decode_image::limited_header(file, limits).map_err(named)?))),
                 None => Ok(None),
@@ -186,44 +181,83 @@ impl Chain {
 
     /// Computes the pixels of one image.
     fn image(&self, picture: Picture, key: u64, out: &mut [u8], scratch: &mut ChainScratch) -> Result<()> {
-        let ChainScratch { decoder, resampler, current, next, .. } = scratch;
-        let mut size = picture.size();
-        let Some((last, before)) = self.frames.split_last() else {
-            self.load(picture, out, decoder)?;
-            return paint(&self.lead, key, out, size);
+        let mut placed = regions::placed(&self.frames, key, picture.size());
+        let Some(first) = placed.first_mut() else {
+            self.load(picture, out, &mut scratch.decoder)?;
+            paint(&self.lead, key, out, picture.size());
+            return Ok(());
         };
-        let mut is_loaded = !self.lead.is_empty();
-        if is_loaded {
-            let pixels = sized(current, size.values());
-            self.load(picture, pixels, decoder)?;
-            paint(&self.lead, key, pixels, size)?;
-        }
-        let mut step = |Framed { frame, changes }: &Framed, from: &[u8], is_loaded: bool, size: Size, to: &mut [u8]| {
-            let placed = frame.step.placed(&mut Draws::new(key, frame.site), size);
-            let pixels = |image| TakenPart { image, part: placed.part, within: None };
-            let taken = match (is_loaded, picture) {
-                (true, _) => pixels(Image { height: size.height, width: size.width, pixels: from }),
-                (false, Picture::Pixels(image)) => pixels(image),
-                (false, Picture::File(file, header)) => {
-                    let named = |problem| exec_datafusion_err!("{}: {problem}", decode_image::NAME);
-                    let scale = if self.is_fast { placed.scale(frame.step.size) } else { Scale::Whole };
-                    let begun = Instant::now();
-                    let part = decode_image::part(file, header, placed.part, scale, decoder).map_err(named)?;
-                    self.count_decoding(begun, file, part.image.pixels);
-                    part
-                }
+        // The size and the region of the image in `current`; none if that is the picture itself.
+        let mut held = self.begin(picture, key, first, scratch)?;
+        let last = placed.len() - 1;
+        let frames = self.frames.iter().zip(&placed).enumerate();
+        for (at, (Framed { frame, changes }, PlacedFrame { placed, region })) in frames {
+            let ChainScratch { resampler, current, next, .. } = scratch;
+            let size = frame.step.size;
+            let image = match (held, picture) {
+                (Some((size, region)), _) => Strip::of_region(current, size, region),
+                (None, Picture::Pixels(image)) => Strip::whole(image),
+                (None, Picture::File(..)) => return internal_err!("a file is decoded before its first frame"),
             };
-            let (begun, bytes) = (Instant::now(), (taken.part.height * taken.part.width * CHANNELS) as u64);
-            placed.fill(taken, to, frame.step.size, resampler)?;
+            let to = if at == last { &mut *out } else { region_in(next, size, region.place()) };
+            let begun = Instant::now();
+            placed.fill(image, region.made, to, resampler)?;
+            let bytes = placed.reads(region.made).size().values() as u64;
             frame.cost.add(begun.elapsed(), 1, bytes, to.len() as u64);
-            paint(changes, key, to, frame.step.size)
-        };
-        for framed in before {
-            step(framed, current, is_loaded, size, sized(next, framed.frame.step.size.values()))?;
-            std::mem::swap(current, next);
-            (size, is_loaded) = (framed.frame.step.size, true);
+            if at == last {
+                paint(changes, key, out, size);
+            } else {
+                std::mem::swap(current, next);
+                scratch.change(changes, key, size, region);
+            }
+            held = Some((size, region.changed));
         }
-        step(last, current, is_loaded, size, out)
+        Ok(())
+    }
+
+    /// Loads what the first frame needs of a picture, with the changes before the frame, and adapts the frame to it.
+    /// Returns the size and the region of what is now in `current`; `None` if the frame uses the picture as it is.
+    fn begin(
+        &self,
+        picture: Picture,
+        key: u64,
+        first: &mut PlacedFrame,
+        scratch: &mut ChainScratch,
+    ) -> Result<Option<(Size, Rectangle)>> {
+        let ChainScratch { decoder, current, .. } = scratch;
+        let (size, region) = match picture {
+            Picture::Pixels(_) if self.lead.is_empty() => return Ok(None),
+            Picture::Pixels(image) => {
+                let size = image.size();
+                let region = Region::before(&self.lead, key, size, first.placed.reads(first.region.made));
+                Strip::whole(image).copy(region.made, region_in(current, size, region.place()));
+                (size, region)
+            }
+            Picture::File(file, header) => {
+                let begun = Instant::now();
+                let (part, scale) = match self.lead.is_empty() {
+                    true if self.is_fast => (first.placed.part, first.placed.scale()),
+                    true => (first.placed.part, Scale::Whole),
+                    false => (Rectangle::whole(header.shown()), Scale::Whole),
+                };
+                let decode = PartDecode::new(file, header, part, scale).map_err(named)?;
+                if self.lead.is_empty() {
+                    first.placed = first.placed.decoded(&decode);
+                }
+                let needed = first.placed.reads(first.region.made);
+                let region = Region::before(&self.lead, key, decode.size, needed);
+                let region = match decode.region(region.made) {
+                    decoded if decoded == region.made => region,
+                    more => region.of_more(more, &self.lead),
+                };
+                let pixels = region_in(current, decode.size, region.place());
+                decode.run(file, header, region.made, pixels, decoder).map_err(named)?;
+                self.count_decoding(begun, file, pixels);
+                (decode.size, region)
+            }
+        };
+        scratch.change(&self.lead, key, size, &region);
+        Ok(Some((size, region.changed)))
     }
 
     /// Writes all pixels of an image.
@@ -247,19 +281,39 @@ impl Chain {
     }
 }
 
-fn paint(changes: &[AtSite<PixelChange>], key: u64, pixels: &mut [u8], size: Size) -> Result<()> {
+/// Changes the pixels of an image or of a region.
+fn paint(changes: &[AtSite<PixelChange>], key: u64, pixels: &mut [u8], size: Size) {
+    if pixels.is_empty() {
+        return;
+    }
     for AtSite { step, site, cost } in changes {
         let begun = Instant::now();
         (step.paint)(&mut Draws::new(key, *site), pixels, size);
         cost.add(begun.elapsed(), 1, pixels.len() as u64, pixels.len() as u64);
     }
-    Ok(())
+}
+
+fn named(problem: String) -> DataFusionError {
+    exec_datafusion_err!("{}: {problem}", decode_image::NAME)
 }
 
 impl ChainScratch {
+    /// Changes what was made of an image of this size in `current`, and cuts off what later steps do not need.
+    fn change(&mut self, changes: &[AtSite<PixelChange>], key: u64, size: Size, region: &Region) {
+        let (of_whole, others) = changes.split_at(region.split);
+        paint(of_whole, key, region_in(&mut self.current, size, region.place()), region.made.size());
+        if region.is_cut() {
+            let made = Strip::of_region(&self.current, size, region.made);
+            made.copy(region.kept, region_in(&mut self.next, size, region.changed));
+            std::mem::swap(&mut self.current, &mut self.next);
+        }
+        paint(others, key, region_in(&mut self.current, size, region.changed), region.kept.size());
+    }
+
     fn bytes(&self) -> usize {
         [&self.current, &self.next, &self.last].iter().map(|memory| memory.capacity()).sum::<usize>()
             + self.decoder.bytes()
+            + self.resampler.bytes()
     }
 }
 
@@ -274,8 +328,9 @@ impl Picture<'_> {
     /// Writes all pixels of the image.
     fn whole(&self, out: &mut [u8], decoder: &mut decode_image::DecodeScratch) -> Result<()> {
         match self {
-            Self::File(file, header) => decode_image::whole(file, *header, Samples::Colours, out, decoder)
-                .map_err(|problem| exec_datafusion_err!("{}: {problem}", decode_image::NAME)),
+            Self::File(file, header) => {
+                decode_image::whole(file, *header, Samples::Colours, out, decoder).map_err(named)
+            }
             Self::Pixels(image) => {
                 out.copy_from_slice(image.pixels);
                 Ok(())

@@ -15,7 +15,7 @@ use super::fuse;
 use crate::call_cost::CallCosts;
 use crate::keyed::Draws;
 use crate::measured::measured;
-use crate::testing::{Column, column, decoded, file, keyed_at, keys, noise, udf};
+use crate::testing::{Column, column, decoded, file, fixed, keyed_at, keys, noise, udf};
 
 const FILES: [&str; 14] = [
     "colour.jpg",
@@ -39,7 +39,7 @@ fn step(draws: &mut Draws, image: Expr) -> Expr {
     let side = |draws: &mut Draws| lit(1 + draws.below(24) as i64);
     let site = draws.below(1 << 40);
     let keyed = |name: &str, args: Vec<Expr>| keyed_at(site, name, args);
-    match draws.below(11) {
+    match draws.below(12) {
         0 => {
             let interpolation = ["nearest", "bilinear", "bicubic", "area", "lanczos"][draws.below(5) as usize];
             let antialias = lit(draws.below(2) == 0);
@@ -60,6 +60,9 @@ fn step(draws: &mut Draws, image: Expr) -> Expr {
         7 => udf("posterize").call(vec![image, lit(3i64)]),
         8 => udf("solarize").call(vec![image, lit([0.0, 100.0][draws.below(2) as usize])]),
         9 => udf("equalize").call(vec![image]),
+        10 => {
+            keyed("color_jitter", vec![image, lit(0.4), lit([0.0, 0.4][draws.below(2) as usize]), lit(0.4), lit(0.1)])
+        }
         _ => udf("auto_contrast").call(vec![image]),
     }
 }
@@ -122,6 +125,87 @@ fn a_chain_gives_what_its_calls_give() {
         let (got, expect) = (plan.run(&fused).unwrap(), plan.run(&plan.physical(&expr)).unwrap());
         assert_eq!(fused.data_type(plan.batch.schema_ref()).unwrap(), *got.data_type());
         assert!(got.as_ref() == expect.as_ref(), "seed 29, round {round}: {fused}");
+    }
+}
+
+/// Draws an operator, mostly one whose pixels follow from a region of its input, with constants for images of some 30
+/// pixels.
+fn narrow_step(draws: &mut Draws, image: Expr) -> Expr {
+    let side = |draws: &mut Draws| lit(8 + draws.below(40) as i64);
+    let interpolation = lit(["nearest", "bilinear", "bicubic", "area", "lanczos"][draws.below(5) as usize]);
+    let antialias = lit(draws.below(2) == 0);
+    let site = draws.below(1 << 40);
+    let keyed = |name: &str, args: Vec<Expr>| keyed_at(site, name, args);
+    match draws.below(10) {
+        0 => udf("resize").call(vec![image, side(draws), side(draws), interpolation, antialias]),
+        1 => {
+            let range = [0.2, 1.0, 0.5, 2.0].map(lit);
+            keyed(
+                "random_resized_crop",
+                [&[image, side(draws), side(draws)][..], &range, &[interpolation, antialias]].concat(),
+            )
+        }
+        2 => {
+            let interpolation = lit(["nearest", "bilinear", "lanczos"][draws.below(3) as usize]);
+            let shorter = lit(16 + draws.below(40) as i64);
+            udf("center_crop").call(vec![image, lit(16i64), lit(12i64), shorter, interpolation, antialias])
+        }
+        3 => keyed("random_hflip", vec![image, lit(0.5)]),
+        4 => keyed("random_vflip", vec![image, lit(0.5)]),
+        5 => keyed("random_grayscale", vec![image, lit(0.5)]),
+        6 => udf("solarize").call(vec![image, lit(0.0)]),
+        7 => keyed("color_jitter", vec![image, lit(0.4), lit(0.0), lit(0.4), lit(0.1)]),
+        8 => udf("equalize").call(vec![image]),
+        _ => udf("center_crop").call(vec![image, side(draws), side(draws)]),
+    }
+}
+
+#[test]
+fn a_late_crop_gives_what_its_calls_give() {
+    let mut draws = Draws::new(53, 0);
+    let pixels: Vec<u8> = (0..37 * 41 * 3).map(|at: u64| Draws::new(at, 1).below(256) as u8).collect();
+    let fixed = Plan::new(vec![fixed(37, 41, pixels), keys(1)]);
+    let from_files = Plan::new(vec![files(&FILES), keys(FILES.len() as u64 + 1)]);
+    for round in 0..300 {
+        let (plan, mut expr) = match round % 2 {
+            0 => (&from_files, udf("decode_image").call(vec![col("bytes")])),
+            _ => (&fixed, narrow_step(&mut draws, col("image"))),
+        };
+        for _ in 0..1 + draws.below(5) {
+            expr = narrow_step(&mut draws, expr);
+        }
+        let side = |draws: &mut Draws| lit(1 + draws.below(12) as i64);
+        let (height, width) = (side(&mut draws), side(&mut draws));
+        // With padding, a crop may lie beside the image.
+        let padding = lit([0, 0, 20, 50][draws.below(4) as usize] as i64);
+        expr = keyed_at(draws.below(1 << 40), "random_crop", vec![expr, height, width, padding]);
+        let fused = plan.fused(&expr);
+        assert!(fused.to_string().starts_with("image_chain["), "seed 53, round {round}: {fused}");
+        let (got, expect) = (plan.run(&fused).unwrap(), plan.run(&plan.physical(&expr)).unwrap());
+        assert!(got.as_ref() == expect.as_ref(), "seed 53, round {round}: {fused}");
+    }
+}
+
+#[test]
+fn fast_decoding_of_a_region_is_that_of_the_picture() {
+    let plan = Plan::new(vec![files(&["photo.jpg"]), keys(2)]);
+    let resized = |call: &dyn Fn(Expr) -> Expr| call(udf("decode_image").call(vec![col("bytes"), lit(true)]));
+    let mut draws = Draws::new(59, 0);
+    for round in 0..40 {
+        let side = lit([30, 60, 75][draws.below(3) as usize] as i64);
+        let interpolation = lit(["bilinear", "bicubic", "lanczos"][draws.below(3) as usize]);
+        let resize =
+            |image| udf("resize").call(vec![image, side.clone(), side.clone(), interpolation.clone(), lit(true)]);
+        let site = draws.below(1 << 40);
+        let crop = |image| keyed_at(site, "random_crop", vec![image, lit(7i64), lit(9i64), lit(0i64)]);
+        let narrow = resized(&|image| crop(resize(image)));
+        // `posterize` keeps all bits, and makes it a chain of the whole picture.
+        let whole = plan.fused(&resized(&|image| udf("posterize").call(vec![resize(image), lit(8i64)])));
+        let field = whole.return_field(plan.batch.schema_ref()).unwrap();
+        let picture = (field.as_ref().clone().with_name("image"), plan.run(&whole).unwrap());
+        let cropped = Plan::new(vec![picture, keys(2)]);
+        let expect = cropped.run(&cropped.physical(&crop(col("image")))).unwrap();
+        assert!(plan.run(&plan.fused(&narrow)).unwrap().as_ref() == expect.as_ref(), "seed 59, round {round}");
     }
 }
 

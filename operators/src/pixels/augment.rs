@@ -70,7 +70,7 @@ impl Operator for Augment {
 
 impl Recipe {
     fn change(self) -> PixelChange {
-        // All changes of the jitter except contrast are pixelwise, and they leave black unchanged.
+        // All changes of the jitter except contrast are pixelwise.
         let is_of_pixels = matches!(self, Self::ColorJitter { around_one: [_, 0.0, _], .. });
         let paint = move |draws: &mut Draws, pixels: &mut [u8], size: Size| {
             let mut scratch = SCRATCH.take().unwrap_or_default();

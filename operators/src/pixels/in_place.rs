@@ -11,9 +11,8 @@ use arrow::datatypes::{DataType, Field};
 use datafusion::common::Result;
 
 use crate::descriptor::{ConstantKind, Descriptor, Determinism, Example, Parameter, Pixels, SizeRatio, TypeClass};
-use crate::image_chain::{self, Step, change_each};
-use crate::image_column::{self, CHANNELS, Size};
-use crate::keyed::Draws;
+use crate::image_chain::{PixelChange, Step, change_each};
+use crate::image_column::{self, CHANNELS, Rectangle, Size};
 use crate::operator::{Arguments, Operator};
 
 /// An operator that changes pixels in place.
@@ -55,46 +54,32 @@ impl Operator for InPlace {
 }
 
 impl InPlaceChange {
-    fn step(self) -> image_chain::PixelChange {
-        let is_of_pixels = match &self {
-            Self::Grayscale(_) => true,
-            Self::Map(map) => map[0] == 0,
-            Self::AutoContrast | Self::Equalize | Self::Vflip(_) => false,
-        };
-        let paint = move |draws: &mut Draws, pixels: &mut [u8], size: Size| {
-            let happens = match self {
-                Self::Grayscale(p) | Self::Vflip(p) => draws.uniform() < p,
-                Self::AutoContrast | Self::Equalize | Self::Map(_) => true,
-            };
-            if happens {
-                self.apply(pixels, size.width);
+    fn step(self) -> PixelChange {
+        match self {
+            Self::AutoContrast => PixelChange::of_images(|_, pixels, _| map_channels(pixels, stretched)),
+            Self::Equalize => PixelChange::of_images(|_, pixels, _| map_channels(pixels, equalized)),
+            Self::Grayscale(p) => PixelChange::of_pixels(move |draws, pixels, _| {
+                if draws.uniform() < p {
+                    pixels.as_chunks_mut::<CHANNELS>().0.iter_mut().for_each(|pixel| *pixel = [luma(*pixel); CHANNELS]);
+                }
+            }),
+            Self::Map(map) => {
+                PixelChange::of_pixels(move |_, pixels, _| pixels.iter_mut().for_each(|x| *x = map[usize::from(*x)]))
             }
-        };
-        match is_of_pixels {
-            true => image_chain::PixelChange::of_pixels(paint),
-            false => image_chain::PixelChange::of_images(paint),
+            Self::Vflip(p) => PixelChange::mirrored(p, mirror_down, |size, region| Rectangle {
+                top: size.height - region.top - region.height,
+                ..region
+            }),
         }
     }
+}
 
-    fn apply(&self, pixels: &mut [u8], width: usize) {
-        match self {
-            Self::AutoContrast => map_channels(pixels, stretched),
-            Self::Equalize => map_channels(pixels, equalized),
-            Self::Map(map) => pixels.iter_mut().for_each(|x| *x = map[usize::from(*x)]),
-            Self::Grayscale(_) => {
-                for pixel in pixels.as_chunks_mut::<CHANNELS>().0 {
-                    *pixel = [luma(*pixel); CHANNELS];
-                }
-            }
-            Self::Vflip(_) => {
-                let line = width * CHANNELS;
-                let height = pixels.len() / line;
-                let (top, bottom) = pixels.split_at_mut(height / 2 * line);
-                for (above, below) in top.chunks_exact_mut(line).zip(bottom.rchunks_exact_mut(line)) {
-                    above.swap_with_slice(below);
-                }
-            }
-        }
+/// Swaps the rows of an image.
+fn mirror_down(pixels: &mut [u8], size: Size) {
+    let line = size.width * CHANNELS;
+    let (top, bottom) = pixels.split_at_mut(size.height / 2 * line);
+    for (above, below) in top.chunks_exact_mut(line).zip(bottom.rchunks_exact_mut(line)) {
+        above.swap_with_slice(below);
     }
 }
 

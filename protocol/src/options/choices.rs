@@ -55,6 +55,27 @@ impl CacheMode {
     pub const WORDS: &[&str] = &["none", "source", "prefix", "full", "auto"];
 }
 
+/// The order in which the calls of a query on one image run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CallOrder {
+    /// As written, or another order with the same results, bit for bit.
+    #[default]
+    Exact,
+    /// Calls that keep an image's size run where images are smallest. The results are other ones.
+    Relaxed,
+}
+
+impl CallOrder {
+    /// The values as text.
+    pub const WORDS: &[&str] = &["exact", "relaxed"];
+
+    /// Whether this is the order that a query has by itself.
+    pub fn is_exact(&self) -> bool {
+        *self == Self::Exact
+    }
+}
+
 /// How batches are assigned to ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

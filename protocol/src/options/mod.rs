@@ -10,7 +10,7 @@ mod settings;
 mod spec;
 mod table;
 
-pub use choices::{CacheMode, DeliveryMode, OnError};
+pub use choices::{CacheMode, CallOrder, DeliveryMode, OnError};
 pub use settings::{EPOCHS_MAX, FeedSettings, OFFSET_MAX};
 pub use spec::{OptionKind, OptionSet, OptionSpec, Scope};
 pub use table::{FeedOptions, JobOptions, ReadDefaults, ReadOptions, SessionOptions, StreamRequest};

@@ -3,7 +3,7 @@
 use forebay_delivery::{ReadSettings, Start};
 use serde::{Deserialize, Serialize};
 
-use super::choices::{CacheMode, DeliveryMode, OnError};
+use super::choices::{CacheMode, CallOrder, DeliveryMode, OnError};
 use super::spec::OptionSet;
 use super::table::{FeedOptions, ReadDefaults, ReadOptions};
 use crate::error::{Error, Result};
@@ -31,6 +31,9 @@ pub struct FeedSettings {
     /// identity if not.
     #[serde(default, skip_serializing_if = "is_false")]
     pub draws_once: bool,
+    /// The order in which calls on images run. Omitted from the feed's identity if exact.
+    #[serde(default, skip_serializing_if = "CallOrder::is_exact")]
+    pub order: CallOrder,
 }
 
 fn is_false(value: &bool) -> bool {
@@ -67,6 +70,7 @@ impl FeedOptions {
             on_error: given.on_error.expect(DEFAULT),
             buckets: LengthBuckets::resolve(given.bucket_by_length, given.bucket_boundaries, given.global_batch_size)?,
             draws_once: given.cache == Some(CacheMode::Full),
+            order: given.order.expect(DEFAULT),
         };
         settings.check()?;
         Ok(settings)

@@ -9,7 +9,7 @@
 use forebay_delivery::Start;
 use serde::{Deserialize, Serialize};
 
-use super::choices::{CacheMode, DeliveryMode, OnError};
+use super::choices::{CacheMode, CallOrder, DeliveryMode, OnError};
 use super::declare::declare_options;
 use super::spec::{OptionKind, OptionSet, OptionSpec, Scope};
 use crate::length_buckets::{Boundaries, check_global_batch_size};
@@ -53,6 +53,10 @@ declare_options! {
         /// What to keep for later epochs, ranks and jobs: nothing, what is read of remote files, the part of each
         /// sample that is the same in every epoch, all of it, random results included, or what is measured to pay off.
         cache: CacheMode = { kind: OptionKind::Choice(CacheMode::WORDS), default: Some("none"), guide: Some(CACHE), }
+
+        /// Whether calls on images keep their written order (exact), or run where images are smallest (relaxed), which
+        /// changes the samples.
+        order: CallOrder = { kind: OptionKind::Choice(CallOrder::WORDS), default: Some("exact"), guide: Some(ORDER), }
     }
 
     read {
@@ -147,6 +151,7 @@ declare_options! {
 
 const WINDOWS: (&str, &str) = ("windows", "guide.md#windows-how-well-it-shuffles-how-much-memory-it-takes");
 const CACHE: (&str, &str) = ("the cache", "guide.md#the-cache-nothing-is-computed-twice");
+const ORDER: (&str, &str) = ("the order of operators", "guide.md#the-order-of-operators");
 const SOURCE: (&str, &str) = ("remote files", "guide.md#remote-files-on-the-local-disk");
 const BAD_ROWS: (&str, &str) = ("bad rows", "guide.md#bad-rows");
 const BUCKETS: (&str, &str) = ("length buckets", "guide.md#padded-batches-length-buckets");

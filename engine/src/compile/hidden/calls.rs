@@ -11,9 +11,11 @@ use datafusion::error::Result;
 use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::{Expr, LogicalPlan, lit};
 use forebay_operators::{Descriptor, Determinism, shared_site};
+use forebay_protocol::CallOrder;
 use forebay_sql::SAMPLE;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::relaxed::{reordered, without_marks};
 use super::shared_draws::SharedDraws;
 use crate::compile::hidden_columns::{RANDOM_KEY, SAMPLE_ID, STEP_LENGTH, hidden_column};
 use crate::compile::reduced_decode;
@@ -22,6 +24,10 @@ use crate::function::FunctionUdf;
 /// The call sites assigned so far.
 #[derive(Default)]
 pub(super) struct CallSites {
+    /// The order in which calls run.
+    order: CallOrder,
+    /// The calls that run in another order than written, in words.
+    moves: Vec<String>,
     /// Calls of each operator.
     sites: HashMap<String, u64>,
     /// Calls that decode images at reduced size.
@@ -31,13 +37,23 @@ pub(super) struct CallSites {
 }
 
 impl CallSites {
+    /// Begins a query whose calls run in this order.
+    pub(super) fn new(order: CallOrder) -> Self {
+        Self { order, ..Self::default() }
+    }
+
+    /// The calls that run in another order than written, in words.
+    pub(super) fn into_moves(self) -> Vec<String> {
+        self.moves
+    }
+
     /// Adds to each call in `expr` over `input` the hidden columns that its operator depends on. `is_of_table` is false
     /// above an operator that derives rows.
     pub(super) fn weave(&mut self, expr: Expr, input: &LogicalPlan, is_of_table: bool) -> Result<Expr> {
         let name = expr.schema_name().to_string();
         let (key, step) = (hidden_column(input, RANDOM_KEY)?, hidden_column(input, STEP_LENGTH)?);
         let id = hidden_column(input, SAMPLE_ID)?;
-        let woven = reduced_decode::settled(expr, &mut self.fast)?
+        let woven = expr
             .transform_up(|expr| {
                 let Expr::ScalarFunction(call) = expr else { return Ok(Transformed::no(expr)) };
                 let mut args = call.args.clone();
@@ -64,6 +80,11 @@ impl CallSites {
                 Ok(Transformed::yes(Expr::ScalarFunction(ScalarFunction::new_udf(call.func, args))))
             })
             .data()?;
+        let ordered = match self.order {
+            CallOrder::Exact => woven,
+            CallOrder::Relaxed => reordered(woven, input.schema(), &mut self.moves)?,
+        };
+        let woven = reduced_decode::settled(without_marks(ordered)?, &mut self.fast)?;
         // An output column's name is the text of its expression, which must not show the arguments added here.
         if woven.schema_name().to_string() == name { Ok(woven) } else { Ok(woven.alias(name)) }
     }

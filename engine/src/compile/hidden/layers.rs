@@ -7,6 +7,7 @@ use datafusion::common::{Column, DFSchema};
 use datafusion::datasource::provider_as_source;
 use datafusion::error::Result;
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, Projection};
+use forebay_protocol::CallOrder;
 
 use super::calls::CallSites;
 use super::table::FeedTable;
@@ -19,6 +20,8 @@ pub(crate) struct Woven {
     pub(crate) layers: Vec<WovenLayer>,
     /// The part above the topmost operator that derives rows, or the whole query if there is none.
     pub(crate) top: LogicalPlan,
+    /// The calls that run in another order than written, in words.
+    pub(crate) moves: Vec<String>,
 }
 
 /// An operator that derives rows, and the part of the query between it and the operator below.
@@ -37,13 +40,17 @@ impl Woven {
 }
 
 /// The layers of a query during weaving, with its call sites.
-#[derive(Default)]
 pub(super) struct Layers {
     calls: CallSites,
     closed: Vec<WovenLayer>,
 }
 
 impl Layers {
+    /// Begins a query whose calls run in this order.
+    pub(super) fn new(order: CallOrder) -> Self {
+        Self { calls: CallSites::new(order), closed: Vec::new() }
+    }
+
     /// The number of layers closed so far.
     pub(super) fn len(&self) -> usize {
         self.closed.len()
@@ -55,7 +62,7 @@ impl Layers {
     /// If annotations would not move as their image.
     pub(super) fn woven(self, top: LogicalPlan) -> Result<Woven> {
         self.calls.check()?;
-        Ok(Woven { layers: self.closed, top })
+        Ok(Woven { layers: self.closed, top, moves: self.calls.into_moves() })
     }
 
     /// Adds to each call in `expr` over `input` the hidden columns that its operator depends on.

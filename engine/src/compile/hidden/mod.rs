@@ -3,8 +3,8 @@
 //! The rewrite adds a row's `sample_id`, its random key and the length of its global step to the scan
 //! ([`hidden_columns`](super::hidden_columns)), and carries them through every projection ([`weave()`]). It passes each
 //! keyed-random call the key of its row and its call site's number, and each step-dependent call the step's length
-//! ([`calls`]). Masks that are cropped like their images get a check of their size ([`masks`]). The result is an
-//! ordinary deterministic plan, so the optimizer may move, merge and prune freely.
+//! ([`calls`]), and may reorder calls ([`relaxed`]). Masks that are cropped like their images get a check of their size
+//! ([`masks`]). The result is an ordinary deterministic plan, so the optimizer may move, merge and prune freely.
 //!
 //! The plan is cut at each operator that derives rows. The part below it becomes a layer ([`layers`]). The part above
 //! reads a table of the layer's rows, which has its own hidden columns.
@@ -14,6 +14,7 @@ mod flattened;
 mod join;
 mod layers;
 mod masks;
+mod relaxed;
 mod shared_draws;
 mod table;
 mod table_call;

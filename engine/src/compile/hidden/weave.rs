@@ -6,6 +6,7 @@ use datafusion::common::plan_err;
 use datafusion::datasource::provider_as_source;
 use datafusion::error::Result;
 use datafusion::logical_expr::{Filter, LogicalPlan, LogicalPlanBuilder, Projection, SubqueryAlias};
+use forebay_protocol::CallOrder;
 use forebay_sql::RowsNode;
 
 use super::layers::{Layers, Woven};
@@ -15,9 +16,9 @@ use crate::compile::change::Change;
 use crate::compile::hidden_columns::{HIDDEN, hidden_columns};
 use crate::compile::join::Condition;
 
-/// Weaves the hidden columns into `plan`, whose output then includes them.
-pub(crate) fn weave(plan: &LogicalPlan) -> Result<Woven> {
-    let mut layers = Layers::default();
+/// Weaves the hidden columns into `plan`, whose output then includes them. Calls run in this order.
+pub(crate) fn weave(plan: &LogicalPlan, order: CallOrder) -> Result<Woven> {
+    let mut layers = Layers::new(order);
     let top = weave_node(&mut layers, &masks::with_checks(plan)?)?;
     layers.woven(top)
 }
@@ -59,7 +60,8 @@ fn weave_node(layers: &mut Layers, plan: &LogicalPlan) -> Result<LogicalPlan> {
         LogicalPlan::Join(node) => {
             let condition = Condition::of(node)?;
             let left = weave_node(layers, &node.left)?;
-            let mut right_layers = Layers::default();
+            // A table is joined by what its own calls give, which all feeds of a pipeline share.
+            let mut right_layers = Layers::new(CallOrder::Exact);
             let right = weave_node(&mut right_layers, &node.right)?;
             join::weave(layers, node, condition, left, (right_layers, right))
         }
