@@ -110,7 +110,7 @@ pub(crate) fn counted(workers: u32) -> String {
 }
 
 /// A number with three significant digits or more, and commas between thousands.
-pub(crate) struct Grouped(pub(crate) f64);
+pub struct Grouped(pub f64);
 
 impl fmt::Display for Grouped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

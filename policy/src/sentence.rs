@@ -103,7 +103,8 @@ impl fmt::Display for Percent {
     }
 }
 
-struct Bytes(f64);
+/// Bytes in the unit that suits them: `41 GB`.
+pub struct Bytes(pub f64);
 
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -16,6 +16,9 @@ from support import Server, Worker, binary, environment
 PATIENCE_SECONDS = 120
 ROWS = 1_200
 
+# Windows are prepared one by one, so that epochs last longer than it takes to decide.
+SLOWLY = ("--epochs", "4", "--threads", "2", "--window-memory-limit", "0")
+
 # Sleeping for 2 ms costs far more than to read what is kept of it.
 SLOW = "upper(concat('x', sleep(text, 2)))"
 QUERIES = {
@@ -55,7 +58,7 @@ class Case:
         return done
 
     def digests(self, script: Path, *flags: str) -> list[tuple[str, str]]:
-        lines = self.forebay("run", script, "--output", "json", "--epochs", "2", *flags).stdout.splitlines()
+        lines = self.forebay("run", script, "--output", "json", *SLOWLY, *flags).stdout.splitlines()
         return [(batch["token"], batch["digest"]) for batch in map(json.loads, lines) if "digest" in batch]
 
     def advice(self, script: Path, *flags: str) -> dict:
@@ -149,7 +152,7 @@ def test_auto_changes_no_sample_while_it_decides_and_afterwards(case, query):
 
 def test_a_second_job_reads_in_its_first_epoch_what_the_first_job_kept(case):
     script = case.script("slow", cache="'auto'")
-    case.forebay("run", script, "--epochs", "3", "--root", "kept")
+    case.forebay("run", script, *SLOWLY, "--root", "kept")
     kept = case.kept("kept")
     assert kept
     began = time.monotonic()
@@ -162,18 +165,18 @@ def test_a_second_job_reads_in_its_first_epoch_what_the_first_job_kept(case):
 
 def test_the_limit_holds_and_what_saves_least_makes_room(case):
     poor = case.script("SELECT repeat(sleep(text, 1), 20) AS text FROM numbers", cache="'auto'")
-    case.forebay("run", poor, "--epochs", "3", "--root", "kept")
+    case.forebay("run", poor, *SLOWLY, "--root", "kept")
     first = case.kept("kept")
     bytes_kept = sum(path.stat().st_size for path in first)
     assert bytes_kept > 0
     rich = case.script("SELECT length(sleep(text, 4)) AS size FROM numbers", cache="'auto'")
     limit = str(bytes_kept + 2_000)
-    case.forebay("run", rich, "--epochs", "2", "--root", "kept", "--cache-limit", limit)
+    case.forebay("run", rich, *SLOWLY, "--root", "kept", "--cache-limit", limit)
     second = case.kept("kept")
     assert second and not set(first) & set(second), "rows that save less per byte were deleted"
     # Nothing has room under a limit that is smaller than anything.
     shutil.rmtree(case.folder / "kept")
-    case.forebay("run", rich, "--epochs", "2", "--root", "kept", "--cache-limit", "1")
+    case.forebay("run", rich, *SLOWLY, "--root", "kept", "--cache-limit", "1")
     assert not case.kept("kept")
 
 
@@ -182,9 +185,10 @@ def test_workers_of_a_server_keep_what_pays_off_and_kills_change_nothing(case):
     expected = case.digests(script)
     auto = case.script("slow", cache="'auto'")
     with Server(auto, "--no-worker", "--root", case.folder / "kept") as server:
-        with Worker(server, "--threads", "1") as first, Worker(server, "--threads", "1"):
+        slowly = ("--threads", "1", "--memory-limit", "16KiB")
+        with Worker(server, *slowly) as first, Worker(server, *slowly):
             run = subprocess.Popen(
-                [binary(), "run", "--connect", server.uri, "--output", "json", "--epochs", "2"],
+                [binary(), "run", "--connect", server.uri, "--output", "json", "--epochs", "4"],
                 stdout=subprocess.PIPE,
                 text=True,
                 env=environment(),

@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use forebay_policy::{Estimate, Weights, advise};
+use forebay_policy::{Bytes, Estimate, Grouped, Weights, advise};
 use forebay_protocol::CacheMode;
 use forebay_storage::Stores;
 use parking_lot::Mutex;
@@ -285,20 +285,14 @@ impl Work {
 }
 
 fn reason(chosen: &Estimate, nothing: &Estimate, keeps_pieces: bool) -> String {
-    let rate = |estimate: &Estimate| estimate.samples_per_second.round();
-    let now = format!("{} samples/s without a cache", rate(nothing));
-    match &chosen.cut {
-        Some(_) if keeps_pieces => format!(
-            "cache: what is read of remote files, {:.1} GB, gives {} samples/s from epoch 2; {now}",
-            chosen.kept_bytes / 1e9,
-            rate(chosen)
-        ),
-        Some(cut) if cut != super::trial::SOURCE => format!(
-            "cache: {:.0} % of the samples after {cut}, {:.1} GB, give {} samples/s from epoch 2; {now}",
-            chosen.share * 100.0,
-            chosen.kept_bytes / 1e9,
-            rate(chosen)
-        ),
-        _ => format!("cache: nothing, since it would not pay off; {now}"),
-    }
+    let rate = |estimate: &Estimate| Grouped(estimate.samples_per_second.round());
+    let kept = match chosen.cut.as_deref() {
+        Some(super::trial::SOURCE) if keeps_pieces => "what is read of remote files".to_owned(),
+        None | Some(super::trial::SOURCE) => {
+            return format!("cache: nothing, since it would not pay off: {} samples/s without", rate(nothing));
+        }
+        Some(cut) => format!("{:.0} % of the samples after {cut}", chosen.share * 100.0),
+    };
+    let (bytes, without) = (Bytes(chosen.kept_bytes), rate(nothing));
+    format!("cache: {kept}, {bytes}, for {} samples/s from epoch 2 instead of {without}", rate(chosen))
 }

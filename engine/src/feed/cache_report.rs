@@ -34,6 +34,7 @@ impl CacheReport {
     pub(crate) fn fmt(&self, f: &mut fmt::Formatter<'_>, table: &str, rows: u64) -> fmt::Result {
         let Self { mode, folder, rows: kept, bytes, limit, is_local, bytes_per_byte, choice } = self;
         if let Some(choice) = choice {
+            let choice = choice.strip_prefix("cache: ").unwrap_or(choice);
             writeln!(f, "  cache    auto: {choice}")?;
             return match kept {
                 Some(kept) => writeln!(f, "           {kept} of {rows} rows are kept, {bytes} bytes in \"{folder}\""),
