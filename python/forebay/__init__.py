@@ -116,7 +116,7 @@ def load(
     bucket_by_length: str | None = None,
     bucket_boundaries: list[int] | None = None,
     global_batch_size: int | None = None,
-    cache: Literal["none", "source", "prefix", "full"] | None = None,
+    cache: Literal["none", "source", "prefix", "full", "auto"] | None = None,
     order: Literal["exact", "relaxed"] | None = None,
     # end: options of load
     epochs: int | float | None = None,
@@ -156,8 +156,8 @@ def load(
     - `bucket_boundaries`: the longest length of each bucket, ascending.
     - `global_batch_size`: samples per global step over all ranks; rows are grouped by this number.
     - `cache` ("none"): what to keep for later epochs, ranks and jobs: nothing, what is read of remote files, the part
-      of each sample that is the same in every epoch, or all of it, random results included: "none", "source", "prefix",
-      "full".
+      of each sample that is the same in every epoch, all of it, random results included, or what is measured to pay
+      off: "none", "source", "prefix", "full", "auto".
     - `order` ("exact"): whether calls on images keep their written order (exact), or run where images are smallest
       (relaxed), which changes the samples.
 

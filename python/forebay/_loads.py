@@ -43,7 +43,7 @@ class Loads:
         bucket_by_length: str | None = None,
         bucket_boundaries: list[int] | None = None,
         global_batch_size: int | None = None,
-        cache: Literal["none", "source", "prefix", "full"] | None = None,
+        cache: Literal["none", "source", "prefix", "full", "auto"] | None = None,
         order: Literal["exact", "relaxed"] | None = None,
         # end: options of load
         epochs: int | float | None = None,
@@ -101,7 +101,7 @@ class LoadsNamed:
         bucket_by_length: str | None = None,
         bucket_boundaries: list[int] | None = None,
         global_batch_size: int | None = None,
-        cache: Literal["none", "source", "prefix", "full"] | None = None,
+        cache: Literal["none", "source", "prefix", "full", "auto"] | None = None,
         order: Literal["exact", "relaxed"] | None = None,
         # end: options of load of a pipeline
         epochs: int | float | None = None,

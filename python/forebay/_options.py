@@ -30,7 +30,7 @@ FEED: Checks = {
     "bucket_by_length": arguments.text,
     "bucket_boundaries": arguments.ascending,
     "global_batch_size": arguments.positive,
-    "cache": arguments.one_of("none", "source", "prefix", "full"),
+    "cache": arguments.one_of("none", "source", "prefix", "full", "auto"),
     "order": arguments.one_of("exact", "relaxed"),
 }
 READ: Checks = {

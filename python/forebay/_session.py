@@ -37,14 +37,16 @@ class Session(LoadsNamed):
 
     Options, as on the command line:
 
-    - `threads`: number of threads that compute; all cores by default.
+    - `threads`: number of threads that compute, and of pieces of work under way; by default as many as keep all cores
+      busy.
     - `base`: folder that relative locations are relative to; the current folder by default.
     - `root` (".forebay"): folder or URL for what Forebay writes, such as quarantined rows.
     - `window_memory_limit` ("128MiB"): memory for windows held ahead of the reader; the window being read is always
       held.
     - `lookup_memory_limit` ("1GiB"): memory for all tables that one feed joins; a feed that needs more is refused.
     - `cache_folder`: folder of the local disk for what cache = 'source' keeps; "source" below the root by default.
-    - `cache_limit` ("10GiB"): most bytes of remote files that cache = 'source' keeps on the local disk.
+    - `cache_limit` ("10GiB"): most bytes that cache = 'source' keeps on the local disk, or cache = 'auto' under the
+      root.
     - `sql_rows_limit` (1000000): most rows that one statement of Flight SQL returns; a longer result ends with an
       error.
 

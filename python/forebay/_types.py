@@ -67,7 +67,7 @@ class FeedOptions(TypedDict, total=False):
     bucket_by_length: str | None
     bucket_boundaries: list[int] | None
     global_batch_size: int | None
-    cache: Literal["none", "source", "prefix", "full"] | None
+    cache: Literal["none", "source", "prefix", "full", "auto"] | None
     order: Literal["exact", "relaxed"] | None
     # end: options of a feed
 
