@@ -25,6 +25,9 @@ pub struct Reason {
     pub workers: u32,
     /// Workers that are there and not draining.
     pub live: u32,
+    /// Workers beside them that come and go by themselves.
+    #[serde(default)]
+    pub others: u32,
     /// Whether the wanted number did not come within the time that is waited for it.
     pub is_short: bool,
     /// What was measured, if anything was.
@@ -70,7 +73,11 @@ pub struct Evidence {
 
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: ", counted(self.workers))?;
+        write!(f, "{}", counted(self.workers))?;
+        if self.others > 0 {
+            write!(f, " beside {} that others run", Grouped(f64::from(self.others)))?;
+        }
+        f.write_str(": ")?;
         if self.is_short {
             write!(f, "asked for {}, {} came; ", counted(self.workers), self.live)?;
         }
@@ -145,7 +152,8 @@ mod tests {
             more_above: Some(2155.0),
             fewer_below: Some(1500.0),
         };
-        let reason = |why, is_short, evidence| Reason { why, workers: 4, live: 3, is_short, evidence }.to_string();
+        let reason =
+            |why, is_short, evidence| Reason { why, workers: 4, live: 3, others: 0, is_short, evidence }.to_string();
         assert_eq!(
             reason(Why::Rates, false, Some(evidence)),
             "4 workers: trainers take 1,900 samples/s, a worker computes 540 samples/s (within 4 %); \
@@ -155,6 +163,8 @@ mod tests {
             reason(Why::Measuring, true, None),
             "4 workers: asked for 4 workers, 3 came; the rates are not sure yet"
         );
+        let beside = Reason { why: Why::Measuring, workers: 0, live: 0, others: 2, is_short: false, evidence: None };
+        assert_eq!(beside.to_string(), "0 workers beside 2 that others run: the rates are not sure yet");
         assert_eq!(reason(Why::Idle, false, None), "4 workers: no trainer reads; this changes when one does");
     }
 

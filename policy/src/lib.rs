@@ -1,10 +1,11 @@
 //! How many workers a cluster should have, and what a feed should keep: a cost model of pure functions.
 //!
 //! A [`WorkerPolicy`] takes an [`Observation`] at a time and answers with a [`Decision`], whose [`Reason`] an operator
-//! can read. [`advise`] compares what a feed may keep of its epoch, by the [`Cut`]s of its query, the [`Store`]s that
-//! were measured, and the [`Workload`] to come. [`plan`](plan()) decides both at once for a [`Job`] that has not begun,
-//! with the cores beside its trainers, the order of its operators, and where the last of them runs. [`trace`] writes
-//! what was seen and decided as JSON lines, and runs it again.
+//! can read. A [`LocalPolicy`] says how many threads a trainer can spare for a worker in its process. [`advise`]
+//! compares what a feed may keep of its epoch, by the [`Cut`]s of its query, the [`Store`]s that were measured, and the
+//! [`Workload`] to come. [`plan`](plan()) decides both at once for a [`Job`] that has not begun, with the cores beside
+//! its trainers, the order of its operators, and where the last of them runs. [`trace`] writes what was seen and
+//! decided as JSON lines, and runs it again.
 //!
 //! ```
 //! use forebay_policy::{FeedSeen, Observation, WorkerPolicy, WorkerSeen, WorkerSettings};
@@ -25,6 +26,7 @@
 //!         workers: vec![WorkerSeen {
 //!             worker: "a".to_owned(),
 //!             draining: false,
+//!             managed: true,
 //!             slots: 1,
 //!             computed_samples: [("train".to_owned(), samples)].into(),
 //!             busy_seconds: [("train".to_owned(), seconds)].into(),
@@ -52,6 +54,7 @@
 //! | `correction.rs` | what waits say that rates do not |
 //! | `workers.rs` | when the number changes |
 //! | `decision.rs` | a decision and its reason |
+//! | `local.rs` | how many threads a worker in a trainer's process may have |
 //! | `stores.rs` | measured stores, cuts and work to come |
 //! | `costs.rs` | what a pass asks of processors and stores |
 //! | `cache.rs` | what each choice of a cache costs, and the best |
@@ -77,6 +80,7 @@ mod decision;
 mod error;
 mod evidence;
 mod job;
+mod local;
 mod observation;
 mod placement;
 mod plan;
@@ -96,6 +100,7 @@ pub use concurrency::{pieces_under_way, reads_under_way};
 pub use decision::{Decision, Evidence, Grouped, Reason, Why};
 pub use error::Error;
 pub use job::{Finish, Job, Order, Sureness, TrainerHost, Wire, WorkerLimits};
+pub use local::{LocalPolicy, StepsSeen, TrainerSeen};
 pub use observation::{FeedSeen, Observation, WorkerSeen};
 pub use placement::{Bottleneck, Place};
 pub use plan::{Changes, Plan, plan};

@@ -40,12 +40,16 @@ pub struct FeedSeen {
 }
 
 /// What is seen of a worker.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkerSeen {
     /// The worker's name.
     pub worker: String,
     /// Whether it takes no more windows: it was told to leave, or its machine gave notice.
     pub draining: bool,
+    /// Whether it is one of those whose number is decided. A worker beside a trainer, or one that somebody else
+    /// started, comes and goes by itself, and what it computes the others need not compute.
+    #[serde(default = "yes")]
+    pub managed: bool,
     /// Windows that it computes at a time.
     pub slots: u32,
     /// Samples of finished windows so far, by feed.
@@ -53,4 +57,22 @@ pub struct WorkerSeen {
     /// Seconds that its slots have spent on windows so far, by feed. Seconds without samples count together with the
     /// samples that come next.
     pub busy_seconds: BTreeMap<String, f64>,
+}
+
+impl Default for WorkerSeen {
+    fn default() -> Self {
+        Self {
+            worker: String::new(),
+            draining: false,
+            managed: true,
+            slots: 0,
+            computed_samples: BTreeMap::new(),
+            busy_seconds: BTreeMap::new(),
+        }
+    }
+}
+
+/// Traces of earlier builds do not tell workers apart.
+fn yes() -> bool {
+    true
 }

@@ -31,6 +31,8 @@ impl Default for WorkerGoal {
 /// Demand and supply, in slots of a usual worker: a load of 3.5 keeps three and a half slots busy.
 #[derive(Clone, Debug)]
 pub(crate) struct Pool {
+    /// What workers have whose number is not decided here.
+    pub(crate) others: f64,
     /// What the best of the live workers have together: at index 2, the best three.
     pub(crate) together: Vec<f64>,
     /// What a worker has that is started now.
@@ -52,9 +54,17 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// The pool of live workers, whose `capacities` come largest first, under the feeds that are read.
-    pub(crate) fn new(rates: &Rates, capacities: &[f64], usual: f64, ahead: f64, idle_seconds: f64) -> Self {
+    /// The pool of live workers, whose `capacities` come largest first, beside what `others` have, under the feeds that
+    /// are read.
+    pub(crate) fn new(
+        rates: &Rates,
+        (capacities, others): (&[f64], f64),
+        usual: f64,
+        ahead: f64,
+        idle_seconds: f64,
+    ) -> Self {
         let mut pool = Self {
+            others,
             together: cumulative(capacities),
             usual,
             load: 0.0,
@@ -106,11 +116,12 @@ impl Pool {
         self.scaled(1.0 - half.min(1.0)).workers(goal, min, max, 1.0)
     }
 
-    /// What the best `workers` of the live ones have together, and usual ones in the place of those that are missing.
+    /// What the best `workers` of the live ones have together, usual ones in the place of those that are missing, and
+    /// the others.
     fn capacity(&self, workers: u32) -> f64 {
         let live = self.together.len().min(usize::try_from(workers).unwrap_or(usize::MAX));
         let best = live.checked_sub(1).map_or(0.0, |last| self.together[last]);
-        best + (f64::from(workers) - live as f64) * self.usual
+        self.others + best + (f64::from(workers) - live as f64) * self.usual
     }
 
     /// The share of their time that trainers would wait.
@@ -191,6 +202,7 @@ mod tests {
 
     fn pool(load: f64, variance: f64) -> Pool {
         Pool {
+            others: 0.0,
             together: Vec::new(),
             usual: 1.0,
             load,
@@ -218,6 +230,15 @@ mod tests {
     fn a_slow_worker_counts_with_its_own_speed() {
         let slow = Pool { together: cumulative(&[1.0, 1.0, 0.1]), ..pool(3.0, 0.0) };
         assert_eq!(slow.workers(&WorkerGoal::default(), 0, 100, 1.0), 4);
+    }
+
+    #[test]
+    fn what_others_compute_is_not_asked_for() {
+        let goal = WorkerGoal::default();
+        for (others, expected) in [(1.0, 2), (2.5, 1), (3.0, 0), (50.0, 0)] {
+            let pool = Pool { others, ..pool(3.0, 0.0) };
+            assert_eq!(pool.workers(&goal, 0, 100, 1.0), expected, "{others}");
+        }
     }
 
     #[test]

@@ -13,6 +13,9 @@
 //!   policy decides with those that are there.
 //! - The wanted number does not depend on how many workers are lost: the program that starts workers replaces them.
 //!
+//! Workers that come and go by themselves, such as those beside trainers, are not counted. What they compute is taken
+//! off what is needed.
+//!
 //! Where trainers wait although the model sees enough workers, the model is wrong: a slow network, windows that come
 //! out of order. Then measured waits raise the number, unless that turns out not to help.
 
@@ -22,7 +25,7 @@ use crate::correction::Correction;
 use crate::decision::{Decision, Evidence, Reason, Why};
 use crate::pool::{Pool, WorkerGoal};
 use crate::rates::{Interval, Rates};
-use crate::{Error, Observation};
+use crate::{Error, Observation, WorkerSeen};
 
 /// Settings of a [`WorkerPolicy`].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -148,6 +151,7 @@ impl WorkerPolicy {
         let now = self.rates.now();
         let names = self.live(seen);
         let capacities: Vec<f64> = names.iter().map(|(capacity, _)| *capacity).collect();
+        let others: Vec<f64> = self.others(seen).collect();
         let live = u32::try_from(names.len()).unwrap_or(u32::MAX);
         let settings = self.settings;
         let here = live.clamp(settings.min, settings.max);
@@ -162,7 +166,8 @@ impl WorkerPolicy {
         }
         // The median: one slow worker says little of the next one.
         self.usual = capacities.get(capacities.len() / 2).copied().unwrap_or(self.usual);
-        let pool = Pool::new(&self.rates, &capacities, self.usual, settings.windows_ahead, settings.idle_seconds);
+        let capacities = (&*capacities, others.iter().sum());
+        let pool = Pool::new(&self.rates, capacities, self.usual, settings.windows_ahead, settings.idle_seconds);
         self.correction.forget_another_load(pool.load);
         let pool = pool.with_more_variance(self.correction.variance());
         // Until a job has ended, so that no worker is drained that writes the last files.
@@ -182,7 +187,8 @@ impl WorkerPolicy {
         let missing_for = now - self.met_at.max(self.changed_at);
         let is_short = live < wanted && wanted == target && missing_for >= settings.patience_seconds;
         let evidence = (!matches!(why, Why::Idle | Why::Jobs)).then(|| self.evidence(&pool, wanted)).flatten();
-        let reason = Reason { why, workers: wanted, live, is_short, evidence };
+        let others = u32::try_from(others.len()).unwrap_or(u32::MAX);
+        let reason = Reason { why, workers: wanted, live, others, is_short, evidence };
         let kept = usize::try_from(wanted).unwrap_or(usize::MAX);
         let drain = names.iter().skip(kept).rev().map(|(_, name)| (*name).to_owned()).collect();
         Decision { workers: wanted, drain, reason }
@@ -199,8 +205,7 @@ impl WorkerPolicy {
             self.has_measured |= now >= idle_seconds;
             return (if self.has_measured { min } else { target }, Why::Idle);
         }
-        // Rates are only measured where something is computed.
-        let min = min.max(1);
+        let min = least(min, pool);
         if target < min {
             return (pool.likely(&goal, min, max), if pool.load > 0.0 { Why::Rates } else { Why::Measuring });
         }
@@ -247,14 +252,21 @@ impl WorkerPolicy {
         }
     }
 
-    /// Workers that are not draining, the fastest first, and what each has in slots of a usual worker.
+    /// Workers that are counted and not draining, the fastest first, and what each has in slots of a usual worker.
     fn live<'a>(&self, seen: &'a Observation) -> Vec<(f64, &'a str)> {
-        let live = seen.workers.iter().filter(|worker| !worker.draining);
-        let capacity = |name: &str, slots: u32| f64::from(slots.max(1)) * self.rates.speed(name);
-        let mut live: Vec<(f64, &str)> =
-            live.map(|worker| (capacity(&worker.worker, worker.slots), worker.worker.as_str())).collect();
+        let live = seen.workers.iter().filter(|worker| worker.managed && !worker.draining);
+        let mut live: Vec<(f64, &str)> = live.map(|worker| (self.capacity(worker), worker.worker.as_str())).collect();
         live.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
         live
+    }
+
+    /// What each worker has that comes and goes by itself, in slots of a usual worker.
+    fn others(&self, seen: &Observation) -> impl Iterator<Item = f64> {
+        seen.workers.iter().filter(|worker| !worker.managed && !worker.draining).map(|worker| self.capacity(worker))
+    }
+
+    fn capacity(&self, worker: &WorkerSeen) -> f64 {
+        f64::from(worker.slots.max(1)) * self.rates.speed(&worker.worker)
     }
 
     /// What the reason of a decision shows.
@@ -263,7 +275,7 @@ impl WorkerPolicy {
             return None;
         }
         let WorkerSettings { goal, min, max, .. } = self.settings;
-        let min = min.max(1);
+        let min = least(min, pool);
         let wants = |factor: f64, strictness: f64| pool.scaled(factor).workers(&goal, min, max, strictness);
         let error = Some(pool.error).filter(|error| error.is_finite());
         let sure = error.unwrap_or(1.0).min(ERROR_MAX);
@@ -289,4 +301,9 @@ impl WorkerPolicy {
             fewer_below: boundary(&fewer, (1e3, 1e-3)),
         })
     }
+}
+
+/// The fewest workers while trainers read: rates are only measured where something is computed.
+fn least(min: u32, pool: &Pool) -> u32 {
+    min.max(u32::from(pool.others == 0.0))
 }

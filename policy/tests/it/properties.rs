@@ -23,6 +23,7 @@ fn steady(demand: f64, rate: f64, workers: u32) -> impl Iterator<Item = Observat
         let worker = |number: u32| WorkerSeen {
             worker: format!("w{number}"),
             draining: false,
+            managed: true,
             slots: 1,
             computed_samples: [("feed".to_owned(), (taken / f64::from(workers)) as u64)].into(),
             busy_seconds: [("feed".to_owned(), taken / f64::from(workers) / rate)].into(),
@@ -82,6 +83,7 @@ fn wild(random: &mut Random) -> Observation {
     let workers = (0..random.between(0.0, 9.0) as u32).map(|worker| WorkerSeen {
         worker: format!("w{worker}"),
         draining: random.unit() < 0.2,
+        managed: random.unit() < 0.8,
         slots: if random.unit() < 0.1 { u32::MAX } else { random.between(0.0, 9.0) as u32 },
         computed_samples: [("feed-0".to_owned(), count(random)), ("feed-7".to_owned(), count(random))].into(),
         busy_seconds: [("feed-0".to_owned(), number(random)), ("feed-1".to_owned(), number(random))].into(),

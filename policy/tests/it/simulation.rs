@@ -47,6 +47,8 @@ pub(crate) struct Setup {
     pub(crate) seed: u64,
     pub(crate) feeds: Vec<FeedSetup>,
     pub(crate) first_workers: u32,
+    /// How many of these come and go by themselves.
+    pub(crate) others: u32,
     /// Slots of each worker.
     pub(crate) slots: u32,
     pub(crate) windows_ahead: f64,
@@ -70,6 +72,7 @@ impl Setup {
             seed,
             feeds,
             first_workers: 1,
+            others: 0,
             slots: 1,
             windows_ahead: 1.0,
             start_up: 20.0,
@@ -317,6 +320,7 @@ impl Simulation {
         let workers = self.workers.iter().map(|(id, worker)| WorkerSeen {
             worker: format!("w{id}"),
             draining: worker.draining,
+            managed: self.is_managed(*id),
             slots: self.setup.slots,
             computed_samples: worker.computed.clone(),
             busy_seconds: worker.busy.clone(),
@@ -329,10 +333,11 @@ impl Simulation {
         for name in &decision.drain {
             self.drain(name);
         }
-        while self.live() + self.starting.len() < (decision.workers as usize).min(self.setup.most) {
+        let starting = |all: &Self| all.starting.iter().filter(|id| all.is_managed(**id)).count();
+        while self.live() + starting(self) < (decision.workers as usize).min(self.setup.most) {
             self.start(self.setup.start_up);
         }
-        while self.live() + self.starting.len() > decision.workers as usize && !self.starting.is_empty() {
+        while self.live() + starting(self) > decision.workers as usize && starting(self) > 0 {
             self.starting.pop_last();
         }
         self.events.retain(|Reverse((_, event))| match event {
@@ -352,7 +357,11 @@ impl Simulation {
     }
 
     pub(crate) fn live(&self) -> usize {
-        self.workers.values().filter(|worker| !worker.draining).count()
+        self.workers.iter().filter(|(id, worker)| self.is_managed(**id) && !worker.draining).count()
+    }
+
+    fn is_managed(&self, id: u64) -> bool {
+        id >= u64::from(self.setup.others)
     }
 
     /// Windows that the trainers of all feeds have taken.

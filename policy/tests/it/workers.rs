@@ -237,6 +237,7 @@ fn uncertain(demand: f64) -> impl Iterator<Item = Observation> {
         let worker = |number: u32| WorkerSeen {
             worker: format!("w{number}"),
             draining: false,
+            managed: true,
             slots: 1,
             computed_samples: [("feed".to_owned(), (taken / 4.0) as u64)].into(),
             busy_seconds: [("feed".to_owned(), taken / 400.0)].into(),
@@ -248,6 +249,38 @@ fn uncertain(demand: f64) -> impl Iterator<Item = Observation> {
             files_left: 0,
         }
     })
+}
+
+#[test]
+fn what_others_compute_is_not_asked_for_and_replaced_when_they_leave() {
+    // Eight slots are busy. Five others come first, then there is one's own.
+    let feed = FeedSetup { noise: 0.1, ..FeedSetup::new(0.2, 1.5) };
+    let setup = Setup { first_workers: 6, others: 5, ..Setup::new(19, vec![feed]) };
+    let mut run = Run::new(&setup, settings(0, 100));
+    run.go_on(1_500.0);
+    assert!((3..=4).contains(&run.workers()), "{}", run.history());
+    let last = run.decisions.last().expect("a decision").1.reason.to_string();
+    assert!(last.contains(" beside 5 that others run: trainers take"), "{last}");
+    assert!(run.decisions.iter().flat_map(|(_, decision)| &decision.drain).all(|name| name[1..] >= *"5"));
+    for id in 0..5 {
+        run.simulation.drain(&format!("w{id}"));
+    }
+    run.go_on(1_500.0);
+    assert!((8..=9).contains(&run.workers()), "{}", run.history());
+    assert!(run.changes().len() <= 5, "{}", run.history());
+}
+
+#[test]
+fn none_are_wanted_beside_others_that_do_all_the_work() {
+    let setup = Setup { first_workers: 4, others: 2, ..Setup::new(20, vec![FeedSetup::new(0.2, 0.2)]) };
+    let mut run = Run::new(&setup, settings(0, 100));
+    run.go_on(1_500.0);
+    assert_eq!(run.workers(), 0, "{}", run.history());
+    // One that leaves leaves nobody: rates are measured where something is computed.
+    run.simulation.drain("w0");
+    run.simulation.drain("w1");
+    run.go_on(300.0);
+    assert!((1..=2).contains(&run.workers()), "{}", run.history());
 }
 
 #[test]
