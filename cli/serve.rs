@@ -75,6 +75,7 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
         dispatchers: Vec::new(),
         worker_memory_bytes,
         advertise,
+        beside_trainer: false,
         local_socket,
         drain_timeout,
         connect,

@@ -72,6 +72,7 @@ fn print(status: &ClusterStatus) -> Result<()> {
             match (&worker.refused[..], &worker.store_wait) {
                 ([], _) if worker.draining => "draining".to_owned(),
                 ([], Some(wait)) => waits(wait),
+                ([], None) if worker.beside_trainer => "computing beside a trainer".to_owned(),
                 ([], None) => "computing".to_owned(),
                 (refused, _) => format!("refuses {} feeds: {}", refused.len(), refused[0].1.message),
             },

@@ -9,7 +9,7 @@ use forebay_engine::policy::Decision;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-use super::Workers;
+use super::workers::Workers;
 use crate::exit::refuse;
 
 /// What stands for the number in the command.

@@ -1,17 +1,18 @@
 //! Workers as processes on this machine.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use forebay_engine::policy::Decision;
 
-use super::Workers;
+use super::workers::Workers;
 
 /// A worker that ends sooner than this has a reason to, and the next one waits.
 const SOON: Duration = Duration::from_secs(5);
@@ -19,12 +20,16 @@ const PAUSE: Duration = Duration::from_secs(2);
 /// How long workers may take to end with the server. Trainers have read to their end by then, or given up.
 const FAREWELL: Duration = Duration::from_secs(2);
 
+/// The addresses of the workers that were started and run.
+pub(super) type Started = Arc<Mutex<HashSet<String>>>;
+
 /// Workers as processes on this machine, which end with this process.
 pub(crate) struct LocalWorkers {
     program: PathBuf,
     arguments: Vec<OsString>,
     variables: Vec<(&'static str, OsString)>,
     running: Vec<LocalWorker>,
+    started: Started,
     /// No worker is started before, because the last ones ended at once.
     not_before: Option<Instant>,
 }
@@ -41,7 +46,12 @@ impl LocalWorkers {
     /// Workers with these arguments of `forebay worker`, and these variables.
     pub(crate) fn new(arguments: Vec<OsString>, variables: Vec<(&'static str, OsString)>) -> Result<Self> {
         let program = std::env::current_exe().context("cannot find this program, to start workers")?;
-        Ok(Self { program, arguments, variables, running: Vec::new(), not_before: None })
+        Ok(Self { program, arguments, variables, running: Vec::new(), started: Started::default(), not_before: None })
+    }
+
+    /// The addresses of the workers that were started and run.
+    pub(super) fn started(&self) -> Started {
+        Arc::clone(&self.started)
     }
 
     fn start(&mut self) -> Result<()> {
@@ -58,13 +68,17 @@ impl LocalWorkers {
         // Ctrl-C is for the server, which then drains its workers.
         let mut child = command.process_group(0).spawn().context("cannot start a worker")?;
         let (output, address) = (child.stdout.take(), Arc::new(OnceLock::new()));
-        let printed = Arc::clone(&address);
+        let (printed, started) = (Arc::clone(&address), self.started());
         self.running.push(LocalWorker { child, began: Instant::now(), address, is_draining: false });
         if let Some(output) = output {
             std::thread::Builder::new().name("worker-output".to_owned()).spawn(move || {
                 for line in BufReader::new(output).lines().map_while(Result::ok) {
                     let line: serde_json::Value = serde_json::from_str(&line).unwrap_or_default();
-                    line["uri"].as_str().map(|uri| printed.set(uri.to_owned()));
+                    let Some(uri) = line["uri"].as_str() else { continue };
+                    let _ = printed.set(uri.to_owned());
+                    if let Ok(mut started) = started.lock() {
+                        started.insert(uri.to_owned());
+                    }
                 }
             })?;
         }
@@ -76,6 +90,9 @@ impl LocalWorkers {
         let mut not_before = self.not_before;
         self.running.retain_mut(|worker| {
             let Ok(Some(status)) = worker.child.try_wait() else { return true };
+            if let (Some(address), Ok(mut started)) = (worker.address.get(), self.started.lock()) {
+                started.remove(address);
+            }
             if !worker.is_draining {
                 let pid = worker.child.id();
                 let address = worker.address.get().map_or("unknown", String::as_str);

@@ -2,6 +2,7 @@
 
 mod command;
 mod local;
+mod workers;
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -17,6 +18,8 @@ use forebay_engine::policy::{self, Decision, Observation, Prices, WorkerGoal, Wo
 use forebay_flight_server::{Scaler, Scaling};
 
 pub(crate) use self::local::LocalWorkers;
+use self::local::Started;
+use self::workers::Workers;
 use crate::exit::refuse;
 use crate::scaling::command::ScaleCommand;
 use crate::script;
@@ -88,15 +91,6 @@ pub(crate) fn share(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Starts and drains workers until it is dropped.
-pub(crate) trait Workers: Send {
-    /// Moves towards a decision. It is called every second, and must return at once.
-    fn scale(&mut self, decision: &Decision);
-
-    /// The server has stopped: ends what was started.
-    fn end(self: Box<Self>);
-}
-
 impl ScalingArguments {
     /// Whether workers are started outside of this process.
     pub(crate) fn starts_workers(&self) -> bool {
@@ -117,6 +111,7 @@ impl ScalingArguments {
             idle_seconds: self.keep_idle_for,
             ..WorkerSettings::default()
         };
+        let mut started = None;
         let workers: Option<Box<dyn Workers>> = match (self.workers, &self.scale_command) {
             (None, _) => {
                 // The number is only shown, and nothing limits it.
@@ -127,7 +122,11 @@ impl ScalingArguments {
                 (settings.min, settings.max) = (range.min, range.max);
                 Some(match command {
                     Some(command) => Box::new(ScaleCommand::new(command)?),
-                    None => Box::new(local(range)?),
+                    None => {
+                        let local = local(range)?;
+                        started = Some(local.started());
+                        Box::new(local)
+                    }
                 })
             }
         };
@@ -145,7 +144,7 @@ impl ScalingArguments {
             .spawn(move || act(&decisions, workers, trace))
             .context("cannot start a thread")?;
         let sender = Arc::new(Mutex::new(Some(sender)));
-        Ok(ScalingThread { settings, sender, thread: Some(thread) })
+        Ok(ScalingThread { settings, sender, started, thread: Some(thread) })
     }
 }
 
@@ -186,13 +185,14 @@ type DecisionSender = Arc<Mutex<Option<Sender<(Observation, Decision)>>>>;
 pub(crate) struct ScalingThread {
     settings: WorkerSettings,
     sender: DecisionSender,
+    started: Option<Started>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl ScalingThread {
     /// What the server needs to know.
     pub(crate) fn scaling(&self) -> Scaling {
-        let scaler = Decisions(Arc::clone(&self.sender));
+        let scaler = Decisions { sender: Arc::clone(&self.sender), started: self.started.clone() };
         Scaling { settings: self.settings, scaler: Some(Arc::new(scaler)) }
     }
 }
@@ -209,15 +209,24 @@ impl Drop for ScalingThread {
     }
 }
 
-struct Decisions(DecisionSender);
+struct Decisions {
+    sender: DecisionSender,
+    /// The workers that this process started. Without them, a program or an autoscaler starts all that come.
+    started: Option<Started>,
+}
 
 impl Scaler for Decisions {
     fn decided(&self, seen: Observation, decision: Decision) {
-        if let Ok(sender) = self.0.lock()
+        if let Ok(sender) = self.sender.lock()
             && let Some(sender) = &*sender
         {
             let _ = sender.send((seen, decision));
         }
+    }
+
+    fn controls(&self, address: &str) -> bool {
+        let Some(started) = &self.started else { return true };
+        started.lock().is_ok_and(|started| started.contains(address))
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::any::Any;
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -16,12 +17,16 @@ use tokio::runtime::{Builder, Runtime};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::blocked::{Moment, Spent};
+use crate::cpu_time::CpuTime;
 use crate::error::{Error, ErrorKind, Result};
+use crate::turns::Turns;
 
 /// The session's worker threads.
 pub(crate) struct Executor {
     runtime: Option<Runtime>,
     threads: usize,
+    turns: Arc<Turns>,
+    cpu_time: Arc<CpuTime>,
     /// Pieces of work under way, if that follows from what they do.
     width: Option<Width>,
     process: u32,
@@ -57,8 +62,11 @@ const PIECES_LEAST: u32 = 8;
 const MEMORY: f64 = 0.97;
 
 impl Executor {
+    /// Starts the threads.
     pub(crate) fn new(threads: Threads) -> Result<Self> {
         let Threads { number: threads, widens, yields } = threads;
+        let cpu_time = Arc::<CpuTime>::default();
+        let (begun, ended) = (Arc::clone(&cpu_time), Arc::clone(&cpu_time));
         let runtime = Builder::new_multi_thread()
             .worker_threads(threads)
             .thread_name("forebay-compute")
@@ -69,12 +77,15 @@ impl Executor {
                 if widens {
                     replace_while_waiting();
                 }
+                begun.begin();
             })
+            .on_thread_stop(move || ended.end())
             .enable_all()
             .build()
             .map_err(|error| Error::internal(format!("cannot start {threads} worker threads: {error}")))?;
         let width = widens.then(|| Width { now: AtomicUsize::new(threads), seen: Mutex::default() });
-        Ok(Self { runtime: Some(runtime), threads, width, process: std::process::id() })
+        let process = std::process::id();
+        Ok(Self { runtime: Some(runtime), threads, turns: Arc::default(), cpu_time, width, process })
     }
 
     /// The number of threads that compute.
@@ -82,9 +93,21 @@ impl Executor {
         self.threads
     }
 
-    /// The number of pieces of work that should be under way: the number of threads, or more if pieces wait.
+    /// Sets how many threads compute at a time, one at least.
+    pub(crate) fn use_threads(&self, threads: usize) {
+        self.turns.set_limit(if threads < self.threads { threads } else { usize::MAX });
+    }
+
+    /// The processors' time for all threads.
+    pub(crate) fn cpu_time(&self) -> Duration {
+        self.cpu_time.get()
+    }
+
+    /// The number of pieces of work that should be under way: the number of threads, or more if pieces wait, but no
+    /// more than may compute at a time.
     pub(crate) fn width(&self) -> usize {
-        self.width.as_ref().map_or(self.threads, |width| width.now.load(Ordering::Relaxed))
+        let width = self.width.as_ref().map_or(self.threads, |width| width.now.load(Ordering::Relaxed));
+        width.min(self.turns.limit())
     }
 
     /// Runs a piece of work, and learns how much of its time it is blocked.
@@ -107,7 +130,7 @@ impl Executor {
     /// Runs `task` on the worker threads. Dropping the handle aborts it.
     pub(crate) fn spawn<T: Send + 'static>(&self, task: impl Future<Output = T> + Send + 'static) -> Task<T> {
         let runtime = self.runtime.as_ref().expect("the runtime is only taken on drop");
-        Task(AbortOnDropHandle::new(runtime.spawn(task)))
+        Task(AbortOnDropHandle::new(runtime.spawn(self.turns.of(task))))
     }
 }
 

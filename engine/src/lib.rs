@@ -33,6 +33,7 @@
 mod blocked;
 mod build;
 mod compile;
+mod cpu_time;
 mod error;
 mod executor;
 mod explain;
@@ -49,8 +50,10 @@ mod table_pieces;
 mod table_preview;
 mod tables;
 mod tensor_parameter;
+mod turns;
 
 pub use build::build;
+pub use cpu_time::cpu_time;
 pub use error::{Error, ErrorKind, Result};
 pub use explain::{Explanation, type_name};
 pub use feed::{

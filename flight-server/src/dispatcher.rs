@@ -65,6 +65,8 @@ pub(crate) struct DispatcherService {
 pub(crate) struct WorkerWork {
     seq: u64,
     pub(crate) threads: u32,
+    /// Whether the worker computes beside a trainer.
+    pub(crate) beside_trainer: bool,
     /// By feed.
     pub(crate) done: BTreeMap<String, WorkDone>,
 }
@@ -339,6 +341,9 @@ impl DispatcherService {
         for feed in &mut status.feeds {
             feed.keeps = work.values().find_map(|worker| worker.done.get(&*feed.feed)?.keeps.clone());
         }
+        for worker in &mut status.workers {
+            worker.beside_trainer = work.get(&worker.worker).is_some_and(|work| work.beside_trainer);
+        }
         status
     }
 
@@ -347,7 +352,8 @@ impl DispatcherService {
         let known = work.entry(call.sync.worker).or_default();
         // Two messages may be under way.
         if known.seq <= call.sync.seq {
-            *known = WorkerWork { seq: call.sync.seq, threads: call.threads, done: call.work.clone() };
+            let WorkerCall { threads, beside_trainer, .. } = *call;
+            *known = WorkerWork { seq: call.sync.seq, threads, beside_trainer, done: call.work.clone() };
         }
     }
 
@@ -513,6 +519,7 @@ mod tests {
             sync,
             work: Default::default(),
             threads: 1,
+            beside_trainer: false,
         };
         assert!(check_build(&same).is_ok());
         let refusal = |change: &dyn Fn(&mut WorkerCall)| {

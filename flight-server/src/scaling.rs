@@ -29,6 +29,12 @@ pub struct Scaling {
 pub trait Scaler: Send + Sync {
     /// What was seen, and decided, every second. Must return at once.
     fn decided(&self, seen: Observation, decision: Decision);
+
+    /// Whether the worker at `address` is one that it can drain, and so one of those whose number is decided. Workers
+    /// beside trainers never are.
+    fn controls(&self, _address: &str) -> bool {
+        true
+    }
 }
 
 impl fmt::Debug for Scaling {
@@ -94,10 +100,13 @@ impl ScalingService {
             });
         }
         let workers = status.workers.iter().map(|worker| {
-            let WorkerWork { threads, done, .. } = work.get(&worker.worker).cloned().unwrap_or_default();
+            let WorkerWork { threads, done, beside_trainer, .. } =
+                work.get(&worker.worker).cloned().unwrap_or_default();
+            let controls = |scaler: &Arc<dyn Scaler>| scaler.controls(&worker.address);
             WorkerSeen {
                 worker: worker.address.clone(),
                 draining: worker.draining,
+                managed: !beside_trainer && self.scaling.scaler.as_ref().is_none_or(controls),
                 slots: threads.max(1),
                 computed_samples: done.iter().map(|(feed, of)| (feed.clone(), of.samples)).collect(),
                 busy_seconds: done.iter().map(|(feed, of)| (feed.clone(), of.thread_seconds)).collect(),
@@ -105,5 +114,56 @@ impl ScalingService {
         });
         let seconds = self.began.elapsed().as_secs_f64();
         Observation { seconds, feeds, workers: workers.collect(), files_left }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_delivery::{Worker, WorkerProfile};
+    use forebay_engine::{Session, build, operator_versions};
+    use forebay_flight_client::wire::WorkerCall;
+
+    use super::*;
+
+    /// A program that started one worker.
+    struct StartedOne;
+
+    impl Scaler for StartedOne {
+        fn decided(&self, _: Observation, _: Decision) {}
+
+        fn controls(&self, address: &str) -> bool {
+            address == "grpc://started:1"
+        }
+    }
+
+    #[tokio::test]
+    async fn workers_beside_trainers_and_those_of_others_are_not_the_scaler_s() {
+        let session = Session::builder().root("memory:///root").build().unwrap();
+        let dispatcher = Arc::new(DispatcherService::new(Arc::new(session)).unwrap());
+        let join = |worker, name: &str, beside_trainer| {
+            let address = format!("grpc://{name}:1");
+            let profile = WorkerProfile { worker, address, memory_bytes: 1 << 20, computing: 2 };
+            dispatcher.worker_sync(WorkerCall {
+                build: build().unwrap().clone(),
+                operators: operator_versions().clone(),
+                sync: Worker::new(profile).sync(),
+                work: Default::default(),
+                threads: 3,
+                beside_trainer,
+            })
+        };
+        let joined = (join(1, "started", false), join(2, "other", false), join(3, "trainer", true));
+        let joined = tokio::join!(joined.0, joined.1, joined.2);
+        assert!(joined.0.is_ok() && joined.1.is_ok() && joined.2.is_ok());
+        let beside: Vec<bool> = dispatcher.status().workers.iter().map(|worker| worker.beside_trainer).collect();
+        assert_eq!(beside, [false, false, true]);
+        let managed = |scaler: Option<Arc<dyn Scaler>>| {
+            let scaling = Scaling { scaler, ..Scaling::default() };
+            let seen = ScalingService::new(Arc::clone(&dispatcher), scaling).unwrap().observe();
+            assert!(seen.workers.iter().all(|worker| worker.slots == 3));
+            seen.workers.into_iter().filter(|worker| worker.managed).map(|worker| worker.worker).collect::<Vec<_>>()
+        };
+        assert_eq!(managed(Some(Arc::new(StartedOne))), ["grpc://started:1"]);
+        assert_eq!(managed(None), ["grpc://started:1", "grpc://other:1"]);
     }
 }

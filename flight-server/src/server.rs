@@ -75,6 +75,8 @@ pub struct Roles {
     pub worker_memory_bytes: Option<u64>,
     /// The address at which trainers reach the worker, if it differs from the listening address.
     pub advertise: Option<String>,
+    /// Whether the worker is beside a trainer, and computes on what that leaves.
+    pub beside_trainer: bool,
     /// Whether trainers on this machine may read over a local socket, if the server speaks plain text.
     pub local_socket: bool,
     /// How long trainers may continue to read after `stop`. A worker leaves earlier if nobody reads from it; what it
@@ -98,6 +100,7 @@ impl Default for Roles {
             dispatchers: Vec::new(),
             worker_memory_bytes: Some(1 << 30),
             advertise: None,
+            beside_trainer: false,
             local_socket: true,
             drain_timeout: None,
             connect,
@@ -219,7 +222,10 @@ impl Server {
             false => None,
         };
         let worker = match roles.worker_memory_bytes {
-            Some(memory) => Some(Arc::new(WorkerService::new(Arc::clone(&session), address.clone(), memory, drain)?)),
+            Some(memory) => {
+                let worker = WorkerService::new(Arc::clone(&session), address.clone(), memory, drain)?;
+                Some(Arc::new(worker.beside_trainer(roles.beside_trainer)))
+            }
             None => None,
         };
         if let Some(dispatcher) = &dispatcher {

@@ -94,6 +94,8 @@ pub(crate) struct WorkerService {
     draining: Notify,
     /// How long trainers may continue to read after it was told to stop.
     drain_timeout: Duration,
+    /// Whether it computes beside a trainer, on what that leaves.
+    beside_trainer: bool,
     metrics: WorkerMetrics,
     /// Where to write which windows it computes, if the dispatcher ends with it.
     crashes: OnceLock<Arc<CrashRecord>>,
@@ -125,9 +127,15 @@ impl WorkerService {
             trust: Mutex::new(Trust { verifier: Verifier::new(), clock: (Instant::now(), 0) }),
             draining: Notify::new(),
             drain_timeout,
+            beside_trainer: false,
             metrics: WorkerMetrics::default(),
             crashes: OnceLock::new(),
         })
+    }
+
+    /// The same worker, beside a trainer or not.
+    pub(crate) fn beside_trainer(self, beside_trainer: bool) -> Self {
+        Self { beside_trainer, ..self }
     }
 
     pub(crate) fn id(&self) -> WorkerId {
@@ -300,6 +308,7 @@ impl WorkerService {
             sync,
             work: self.metrics.work(threads),
             threads: u32::try_from(threads).unwrap_or(u32::MAX),
+            beside_trainer: self.beside_trainer,
         }
     }
 
@@ -610,6 +619,7 @@ mod tests {
                 sync,
                 work: Default::default(),
                 threads: 1,
+                beside_trainer: false,
             };
             let bytes = serde_json::to_vec(&call).unwrap().len();
             assert!(bytes < REQUEST_BYTES_MAX * 9 / 10, "{bytes} bytes");

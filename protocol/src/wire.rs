@@ -246,6 +246,9 @@ pub struct WorkerCall {
     /// The number of its threads.
     #[serde(default)]
     pub threads: u32,
+    /// Whether it computes beside a trainer, on what that leaves.
+    #[serde(default)]
+    pub beside_trainer: bool,
 }
 
 /// What a worker has done for a feed since it opened it.

@@ -135,6 +135,9 @@ pub struct WorkerStatus {
     /// What it waits for from object stores, if it has waited for long.
     #[serde(default)]
     pub store_wait: Option<StoreWait>,
+    /// Whether it computes beside a trainer, on what that leaves.
+    #[serde(default)]
+    pub beside_trainer: bool,
 }
 
 impl<P: Plan> Dispatcher<P> {
@@ -179,6 +182,7 @@ impl<P: Plan> Dispatcher<P> {
             silent_ms: now.saturating_sub(state.contact),
             refused: state.refused.iter().map(|(feed, report)| (Arc::clone(feed), report.clone())).collect(),
             store_wait: state.store_wait.clone(),
+            beside_trainer: false,
         });
         Status {
             feeds: feeds.collect(),

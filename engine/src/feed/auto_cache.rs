@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use forebay_policy::{Bytes, Estimate, Grouped, Weights, advise};
+use forebay_policy::{Estimate, Grouped, Weights, advise};
 use forebay_protocol::CacheMode;
 use forebay_storage::Stores;
 use parking_lot::Mutex;
@@ -293,6 +293,6 @@ fn reason(chosen: &Estimate, nothing: &Estimate, keeps_pieces: bool) -> String {
         }
         Some(cut) => format!("{:.0} % of the samples after {cut}", chosen.share * 100.0),
     };
-    let (bytes, without) = (Bytes(chosen.kept_bytes), rate(nothing));
+    let (bytes, without) = (forebay_policy::Bytes(chosen.kept_bytes), rate(nothing));
     format!("cache: {kept}, {bytes}, for {} samples/s from epoch 2 instead of {without}", rate(chosen))
 }

@@ -92,6 +92,16 @@ impl Session {
         self.executor.threads()
     }
 
+    /// Sets how many of the threads compute at a time from now on, one at least: by default all.
+    pub fn use_threads(&self, threads: usize) {
+        self.executor.use_threads(threads);
+    }
+
+    /// The processors' time for the worker threads; only Linux tells it.
+    pub fn cpu_time(&self) -> Duration {
+        self.executor.cpu_time()
+    }
+
     /// The number of pieces of work that are under way at a time: the number of threads, or more while pieces wait.
     pub fn width(&self) -> usize {
         self.executor.width()

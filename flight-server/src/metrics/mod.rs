@@ -155,6 +155,7 @@ mod tests {
             sync,
             work: Default::default(),
             threads: 1,
+            beside_trainer: false,
         }
     }
 
