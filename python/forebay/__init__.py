@@ -194,6 +194,9 @@ def connect(
     insecure: bool = False,
     retry_for: float | None = None,
     buffer_limit: int | str | None = None,
+    local_worker: int | str | None = None,
+    local_worker_memory: int | str | None = None,
+    local_worker_address: str | None = None,
 ) -> Cluster:
     """Connects to a cluster at `uri`, such as "grpc://feeds:7070" or "grpc+tls://…"; separate several by commas.
 
@@ -205,6 +208,11 @@ def connect(
     - `retry_for` (30): seconds for which reading retries while no server answers, before it raises `UnavailableError`.
       If given, connecting also waits that long for a server that is not up yet.
     - `buffer_limit` (64 MiB): bytes to receive ahead of the loop.
+    - `local_worker`: also compute in this process, for all trainers, with this number of threads, or with what the
+      trainer does not need ("auto"). With "auto", only the first rank of a machine does.
+    - `local_worker_memory` (256 MiB): bytes of windows that the local worker holds.
+    - `local_worker_address` ("127.0.0.1"): the IP address of this machine at which trainers on other machines reach the
+      local worker.
     """
     return Cluster(
         uri,
@@ -214,6 +222,9 @@ def connect(
         insecure=insecure,
         retry_for=retry_for,
         buffer_limit=buffer_limit,
+        local_worker=local_worker,
+        local_worker_memory=local_worker_memory,
+        local_worker_address=local_worker_address,
     )
 
 

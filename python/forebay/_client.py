@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any, Callable
 
 from . import _arguments as arguments
-from . import _native
+from . import _local_worker, _native
 from ._errors import InvalidError
 from ._jobs import JobProgress, JobResult, shown
 from ._loader import Loader
@@ -39,6 +39,9 @@ class Cluster(LoadsNamed):
         insecure: bool = False,
         retry_for: float | None = None,
         buffer_limit: int | str | None = None,
+        local_worker: int | str | None = None,
+        local_worker_memory: int | str | None = None,
+        local_worker_address: str | None = None,
     ):
         if not isinstance(uri, str):
             raise arguments.refuse("uri", 'an address such as "grpc://feeds:7070"', uri)
@@ -66,6 +69,27 @@ class Cluster(LoadsNamed):
             retry_for=None if retry_for is None else float(retry_for),
             buffer_bytes=arguments.size("buffer_limit", buffer_limit),
         )
+        self._local_worker = _local_worker.begin(
+            self._native, uri, local_worker, local_worker_memory, local_worker_address
+        )
+
+    @property
+    def local_threads(self) -> int:
+        """Threads that compute in this process now, for all trainers; 0 without `local_worker`."""
+        return 0 if self._local_worker is None else self._local_worker.native.threads
+
+    def close(self) -> None:
+        """Drains the local worker, if there is one: other trainers read on for up to ten seconds, while other workers
+        take over. It also drains when the connection and its loaders are gone, and at the end of the process."""
+        if self._local_worker is not None:
+            self._local_worker.native.stop()
+            self._local_worker = None
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def pipelines(self) -> list[str]:
         """Names of the pipelines that the server offers."""
@@ -113,7 +137,7 @@ class Cluster(LoadsNamed):
                     "leave it out, and give the trainer a number of steps; or count where the files are: "
                     "len(forebay.load(…, count=True))",
                 )
-            return RemoteFeed(self._native, pipeline, feed, read)
+            return RemoteFeed(self._native, pipeline, feed, read, self._local_worker)
 
         return make_loader(opened, options, names_job=True)
 
@@ -127,8 +151,17 @@ class Cluster(LoadsNamed):
 class RemoteFeed:
     """A feed that workers compute."""
 
-    def __init__(self, client: _native.Client, pipeline: str, feed: dict[str, Any], read: dict[str, Any]):
+    def __init__(
+        self,
+        client: _native.Client,
+        pipeline: str,
+        feed: dict[str, Any],
+        read: dict[str, Any],
+        local_worker: _local_worker.LocalWorker | None = None,
+    ):
         self._client = client
+        # It computes as long as anybody reads.
+        self._local_worker = local_worker
         self._request = {"pipeline": pipeline, **feed}
         opened = self._open(read | {"epochs": 1})
         self.id = opened.id
@@ -149,7 +182,8 @@ class RemoteFeed:
         return None
 
     def read(self, options: dict[str, Any], ahead: int) -> _native.Stream:
-        return self._open(options).read(ahead)
+        beside = None if self._local_worker is None else self._local_worker.native
+        return self._open(options).read(ahead, beside)
 
     def compute_seconds(self) -> None:
         """Returns `None`: the workers compute, not this process."""

@@ -9,8 +9,10 @@ use parking_lot::Mutex;
 use pyo3::prelude::*;
 
 use crate::error::OrRaise;
+use crate::local_worker::LocalWorker;
 use crate::runtime::{OfProcess, Runtime};
 use crate::session::{columns, json};
+use crate::steps::Steps;
 use crate::stream::{Source, Stream};
 
 /// A connection to a dispatcher.
@@ -18,6 +20,18 @@ use crate::stream::{Source, Stream};
 pub(crate) struct Client {
     client: OfProcess<forebay_flight_client::Client>,
     runtime: Runtime,
+    uri: String,
+    options: ConnectOptions,
+}
+
+impl Client {
+    pub(crate) fn uri(&self) -> &str {
+        &self.uri
+    }
+
+    pub(crate) fn options(&self) -> &ConnectOptions {
+        &self.options
+    }
 }
 
 #[pymethods]
@@ -56,7 +70,7 @@ impl Client {
         let runtime = Runtime::new().or_raise(py)?;
         let connecting = forebay_flight_client::Client::connect_with(uri, &options);
         let client = runtime.wait(py, connecting)?.or_raise(py)?;
-        Ok(Self { client: OfProcess::new(client), runtime })
+        Ok(Self { client: OfProcess::new(client), runtime, uri: uri.to_owned(), options })
     }
 
     /// Returns the names of the pipelines that the server offers.
@@ -161,11 +175,13 @@ impl RemoteFeed {
         self.runtime.wait(py, self.feed.trace(epoch, Traced::Offsets(wanted)))?.or_raise(py)
     }
 
-    /// Starts reading, up to `ahead` batches before Python asks for them.
-    fn read(&self, py: Python<'_>, ahead: usize) -> PyResult<Stream> {
+    /// Starts reading, up to `ahead` batches before Python asks for them. `beside` is the worker in this process.
+    #[pyo3(signature = (ahead, beside = None))]
+    fn read(&self, py: Python<'_>, ahead: usize, beside: Option<&LocalWorker>) -> PyResult<Stream> {
         self.runtime.check_process(py)?;
         let _in_runtime = self.runtime.handle().enter();
         let reader = (*self.feed).clone().read().or_raise(py)?;
-        Ok(Stream::start(&self.runtime, Source::Remote(Box::new(reader)), ahead))
+        let steps = beside.map(|worker| Steps::new(worker.steps(), self.feed.id()));
+        Ok(Stream::start(&self.runtime, Source::Remote(Box::new(reader)), ahead, steps))
     }
 }

@@ -10,10 +10,12 @@ mod column;
 mod dlpack;
 mod error;
 mod function;
+mod local_worker;
 mod logs;
 mod runtime;
 mod server;
 mod session;
+mod steps;
 mod stream;
 
 use pyo3::prelude::*;
@@ -29,6 +31,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<client::RemoteFeed>()?;
     module.add_class::<column::Ragged>()?;
     module.add_class::<dlpack::Tensor>()?;
+    module.add_class::<local_worker::LocalWorker>()?;
     module.add_class::<server::Server>()?;
     module.add_class::<session::Feed>()?;
     module.add_class::<session::Session>()?;

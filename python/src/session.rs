@@ -292,7 +292,7 @@ impl Feed {
     fn read(&self, py: Python<'_>, options: &str, ahead: usize) -> PyResult<Stream> {
         self.runtime.check_process(py)?;
         let reader = self.feed.read(&json::<ReadOptions>(py, options)?).or_raise(py)?;
-        Ok(Stream::start(&self.runtime, Source::Local(Box::new(reader)), ahead))
+        Ok(Stream::start(&self.runtime, Source::Local(Box::new(reader)), ahead, None))
     }
 }
 

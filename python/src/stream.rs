@@ -15,6 +15,7 @@ use tokio::sync::mpsc::{self, error::TryRecvError};
 use crate::batch::Batch;
 use crate::error::OrRaise;
 use crate::runtime::{OfProcess, Runtime};
+use crate::steps::Steps;
 
 /// The source of batches: this process or a cluster. Both deliver the same batches.
 pub(crate) enum Source {
@@ -47,6 +48,7 @@ pub(crate) struct Stream {
     batches: OfProcess<Mutex<Option<mpsc::Receiver<ReceivedBatch>>>>,
     ahead: usize,
     counts: Arc<Counts>,
+    steps: Option<Steps>,
 }
 
 #[derive(Default)]
@@ -60,8 +62,8 @@ struct Counts {
 }
 
 impl Stream {
-    /// Starts reading, up to `ahead` batches before Python asks for them.
-    pub(crate) fn start(runtime: &Runtime, source: Source, ahead: usize) -> Self {
+    /// Starts reading, up to `ahead` batches before Python asks for them, and measures the loop's `steps`.
+    pub(crate) fn start(runtime: &Runtime, source: Source, ahead: usize, steps: Option<Steps>) -> Self {
         let (send, receive) = mpsc::channel(ahead.max(1));
         runtime.handle().spawn(pump(source, send));
         Self {
@@ -69,6 +71,7 @@ impl Stream {
             batches: OfProcess::new(Mutex::new(Some(receive))),
             ahead: ahead.max(1),
             counts: Arc::default(),
+            steps,
         }
     }
 
@@ -95,6 +98,7 @@ impl Stream {
             return Err(crate::error::invalid(py, "this loader is being read by another thread; give each its own"));
         };
         let Some(batches) = guard.as_mut() else { return Ok(None) };
+        self.steps.iter().for_each(Steps::end);
         let began = Instant::now();
         let received = match batches.try_recv() {
             Ok(batch) => Some(batch),
@@ -110,6 +114,7 @@ impl Stream {
             *guard = None;
         }
         drop(guard);
+        self.steps.iter().for_each(Steps::begin);
         received.or_raise(py).map(|batch| Some(Batch::new(batch)))
     }
 
