@@ -49,7 +49,7 @@ mod tests {
     fn reads_follow_latency_and_stay_within_bounds() {
         let reads = |latency, seconds| reads_under_way(latency, seconds, 2, 16, 256);
         assert_eq!(reads(0.0001, 0.001), 16, "a local disk");
-        assert_eq!(reads(0.1, 0.01), 30);
+        assert_eq!(reads(0.1, 0.016), 19, "1.5 times 12.5");
         assert_eq!(reads(0.1, 0.0), 256, "reading is all there is to do");
         assert_eq!(reads(0.0, 0.0), 16);
         assert_eq!(reads_under_way(1.0, 0.001, 2, 16, 1), 16);

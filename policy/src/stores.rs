@@ -48,8 +48,8 @@ pub struct Cut {
     pub compute_seconds_per_sample: f64,
     /// Bytes of a sample as it is kept here.
     pub bytes_per_sample: f64,
-    /// Whether rows are never kept here: what is random would be the same in every epoch, and a local file is as near as
-    /// a copy of it.
+    /// Whether rows are never kept here: what is random would be the same in every epoch, and a local file is as near
+    /// as a copy of it.
     pub never_kept: bool,
 }
 

@@ -19,7 +19,6 @@ use serde::{Deserialize, Serialize};
 use super::cache_report::CacheReport;
 use super::cache_room::{Worth, make_room};
 use super::feed_core::FeedCore;
-use super::memo::Memo;
 use super::trial::{Candidate, Trial, Work};
 use crate::error::{Error, Result};
 use crate::executor::Task;
@@ -82,19 +81,9 @@ impl AutoCache {
         Self { candidates, pieces, limit_bytes, root, trial_id, choice, task }
     }
 
+    /// The places that it chooses from.
     pub(crate) fn candidates(&self) -> &[Candidate] {
         &self.candidates
-    }
-
-    /// What is kept of the feed's rows, once that is chosen.
-    pub(super) fn memo(&self) -> Option<&Arc<Memo>> {
-        let candidate = self.choice.get()?.candidate?;
-        self.candidates.get(candidate).map(|candidate| &candidate.memo)
-    }
-
-    /// All that may be kept of the feed's rows.
-    pub(super) fn memos(&self) -> impl Iterator<Item = &Arc<Memo>> {
-        self.candidates.iter().map(|candidate| &candidate.memo)
     }
 
     /// Begins to choose, in the background, for a feed that will be read until `epochs`, if that is known.
@@ -114,26 +103,24 @@ impl AutoCache {
             };
             tracing::info!(feed = %its.id, "{}", choice.reason);
             its.meter.set_keeps(&choice.reason);
-            let (feed, stores) = (Arc::downgrade(&its), its.stores.clone());
-            drop(its);
-            this.carry_out(choice, &stores, || feed.strong_count() > 0).await;
+            this.carry_out(choice, its).await;
         }));
     }
 
     /// Keeps what was chosen, within the room that there is, while the feed is open.
-    async fn carry_out(&self, choice: Choice, stores: &Stores, is_open: impl Fn() -> bool) {
-        let (candidate, bytes) = (choice.candidate, choice.bytes);
+    async fn carry_out(&self, choice: Choice, core: Arc<FeedCore>) {
+        let (chosen, bytes) = (choice.candidate, choice.bytes);
         if let Some(pieces) = &self.pieces {
             pieces.store(choice.keeps_pieces, Ordering::Relaxed);
         }
-        let Some(candidate) = candidate.and_then(|at| self.candidates.get(at)) else {
-            let _ = self.choice.set(choice);
-            return;
-        };
-        candidate.memo.limit(0);
         let _ = self.choice.set(choice);
-        while is_open() {
-            match self.room(candidate, bytes, stores).await {
+        let Some((at, candidate)) = chosen.and_then(|at| Some((at, self.candidates.get(at)?))) else { return };
+        candidate.memo.limit(0);
+        let _ = core.kept.set(at);
+        let (feed, stores) = (Arc::downgrade(&core), core.stores.clone());
+        drop(core);
+        while feed.strong_count() > 0 {
+            match self.room(candidate, bytes, &stores).await {
                 Ok(room) => candidate.memo.limit(room),
                 Err(error) => tracing::warn!(%error, "no more is kept: the room for it cannot be found out"),
             }

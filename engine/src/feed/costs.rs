@@ -129,8 +129,8 @@ impl CostMeter {
         self.steps.nanoseconds[step as usize].fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
     }
 
-    /// Counts a read of a row range that took so long, while so many reads might be under way. Returns the seconds of a thread that computing the rows of a
-    /// range has taken so far, on average.
+    /// Counts a read of a row range that took so long, while so many reads might be under way. Returns the seconds of a
+    /// thread that computing the rows of a range has taken so far, on average.
     pub(super) fn count_read(&self, took: Duration, under_way: usize) -> f64 {
         let reads = self.steps.reads.fetch_add(1, Ordering::Relaxed) + 1;
         let took = took.as_nanos() as u64;

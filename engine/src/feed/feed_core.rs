@@ -1,6 +1,6 @@
 //! The state of an open feed, and its bad rows.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use forebay_protocol::{CacheMode, FeedSettings};
@@ -9,7 +9,7 @@ use tokio::sync::OnceCell;
 
 use super::costs::CostMeter;
 use super::demand::Demand;
-use super::keeps::Keeps;
+use super::memo::Memo;
 use super::plan::FeedPlan;
 use super::quarantine::{self, QuarantinedRow};
 use super::reads::Reads;
@@ -26,8 +26,10 @@ pub(crate) struct FeedCore {
     pub(crate) cache: CacheMode,
     /// Where pieces of remote files are kept, if they are.
     pub(crate) pieces: Option<Arc<PieceCache>>,
-    /// What the feed keeps of its rows for later epochs.
-    pub(crate) keeps: Keeps,
+    /// What the feed may keep of its rows for later epochs. It keeps none of them, or one.
+    pub(super) memos: Vec<Arc<Memo>>,
+    /// The index of the one that it keeps, once that is chosen.
+    pub(super) kept: OnceLock<usize>,
     /// How many row ranges it reads at a time.
     pub(super) reads: Reads,
     /// How fast its readers in this process take samples.
@@ -54,6 +56,11 @@ impl FeedCore {
         let (file, row) = self.place(bad.origin);
         Error::new(ErrorKind::Data, format!("\"{file}\", row {row}: {}", bad.reason))
             .with_hint("fix the file or the query, or leave such rows out: on_error 'skip' or 'quarantine'")
+    }
+
+    /// What the feed keeps of its rows now.
+    pub(crate) fn memo(&self) -> Option<&Arc<Memo>> {
+        self.memos.get(*self.kept.get()?)
     }
 
     /// Counts a read of a row range, and learns from it how many should be under way.

@@ -15,7 +15,6 @@ mod count;
 mod demand;
 mod feed_core;
 mod id;
-mod keeps;
 mod lookups;
 mod memo;
 mod opening;
@@ -44,7 +43,6 @@ pub use cache_report::CacheReport;
 pub(crate) use costs::Step;
 pub use costs::{CostMeter, FeedCosts};
 pub(crate) use feed_core::FeedCore;
-pub(crate) use keeps::Keeps;
 pub(crate) use memo::Memo;
 pub(crate) use opening::{FeedParts, OpenFeeds};
 pub use plan::WindowPlan;
@@ -177,7 +175,7 @@ impl Feed {
 
     /// The stage to show: that which keeps something, if there is one.
     pub(crate) fn shown_stage(&self) -> &Stage {
-        self.core().keeps.memo().map_or(&self.core().stage, |memo| &memo.stage)
+        self.core().memo().map_or(&self.core().stage, |memo| &memo.stage)
     }
 
     /// What counts the costs of this feed in this process.
@@ -188,10 +186,10 @@ impl Feed {
     /// What the feed keeps, for `EXPLAIN PIPELINE`. Computes a few rows.
     pub(crate) async fn explain_cache(&self) -> Result<Option<CacheReport>> {
         let core = self.core();
-        if let Keeps::Best(best) = &core.keeps {
-            return best.explain(core).await.map(Some);
+        if let Some(auto) = self.runner.auto() {
+            return auto.explain(core).await.map(Some);
         }
-        match (core.keeps.memo(), &core.pieces) {
+        match (core.memo(), &core.pieces) {
             (Some(memo), _) => memo.explain(core).await.map(Some),
             (None, Some(pieces)) => {
                 let (bytes, folder) = (pieces.usage().await.bytes, pieces.folder().display().to_string());
@@ -201,6 +199,11 @@ impl Feed {
             }
             (None, None) => Ok(None),
         }
+    }
+
+    /// The places where the feed may keep its samples, if it chooses by itself.
+    pub(crate) fn candidates(&self) -> &[Candidate] {
+        self.runner.auto().map_or(&[], |auto| auto.candidates())
     }
 
     /// The number of offsets that a rank reads with these options, if known before reading. Checks the options but
@@ -292,10 +295,10 @@ impl Feed {
             return Err(Error::invalid("dynamic delivery needs a dispatcher that the ranks share")
                 .with_hint("start a server, and let every rank connect to it"));
         }
-        self.core().keeps.read_by(settings.rank, settings.world_size);
+        self.core().memos.iter().for_each(|memo| memo.read_by(settings.rank, settings.world_size));
         // A loop that names no end reads the greatest number of epochs.
         let epochs = (settings.epochs < EPOCHS_MAX).then(|| settings.epochs.saturating_sub(begin.window.epoch));
-        Keeps::begin(self.core(), epochs);
+        self.runner.begin_choosing(epochs);
         let reading = self.runner.join(begin.window, settings.epochs);
         Ok(Reader::new(reading, settings, begin))
     }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use datafusion::prelude::SessionContext;
 use forebay_protocol::{CacheMode, CallOrder, FeedSettings};
@@ -16,7 +16,6 @@ use super::costs::CostMeter;
 use super::demand::Demand;
 use super::feed_core::FeedCore;
 use super::id::feed_id;
-use super::keeps::Keeps;
 use super::memo::Memo;
 use super::plan::FeedPlan;
 use super::reads::Reads;
@@ -104,12 +103,13 @@ impl Feed {
                 .with_hint("leave out one of them"));
         }
         let memo = |keeping| Memo::of(&pipeline, keeping, &settings, &context.state(), &stores, root).map(Arc::new);
-        let keeps = match cache {
+        let kept = OnceLock::from(0);
+        let (memos, kept, auto) = match cache {
             // A stage of some columns would keep something else.
-            _ if columns.is_some() => Keeps::Nothing,
-            CacheMode::None | CacheMode::Source => Keeps::Nothing,
-            CacheMode::Prefix => Keeps::Part(memo(Keeping::WHOLE_PREFIX)?),
-            CacheMode::Full => Keeps::Part(memo(Keeping::All)?),
+            _ if columns.is_some() => (Vec::new(), kept, None),
+            CacheMode::None | CacheMode::Source => (Vec::new(), kept, None),
+            CacheMode::Prefix => (vec![memo(Keeping::WHOLE_PREFIX)?], kept, None),
+            CacheMode::Full => (vec![memo(Keeping::All)?], kept, None),
             CacheMode::Auto => {
                 let candidates = match lengths.is_some() && stage.layers().is_empty() {
                     // As above, rows cannot be kept.
@@ -118,7 +118,9 @@ impl Feed {
                 };
                 let pieces = parts.pieces.is_some().then(|| Arc::clone(&keeps_pieces));
                 let id = trial_id(&pipeline, settings.order)?;
-                Keeps::Best(Arc::new(AutoCache::new(candidates, pieces, parts.cache_limit, root, id)))
+                let memos = candidates.iter().map(|candidate| Arc::clone(&candidate.memo)).collect();
+                let auto = AutoCache::new(candidates, pieces, parts.cache_limit, root, id);
+                (memos, OnceLock::new(), Some(Arc::new(auto)))
             }
         };
         // Different columns have different bad rows, and each file of bad rows is written only once.
@@ -126,7 +128,9 @@ impl Feed {
         let of_columns = of_columns.map_or(String::new(), |hash| format!("-{}", &hash[..8]));
         check_ranges(&dataset, &settings)?;
         let ranges = dataset.row_ranges((settings.window_bytes / RANGES_PER_WINDOW).max(1));
-        let meter = CostMeter::new(keeps.memo().map_or(&stage, |memo| &memo.stage).costs());
+        let meter = CostMeter::new(
+            kept.get().and_then(|at| memos.get(*at)).map_or(&stage, |memo: &Arc<Memo>| &memo.stage).costs(),
+        );
         let core = FeedCore {
             quarantine_url: format!("{}/quarantine/{id}{of_columns}", root.trim_end_matches('/')),
             root: root.to_owned(),
@@ -139,7 +143,8 @@ impl Feed {
             stage,
             cache,
             pieces: parts.pieces,
-            keeps,
+            memos,
+            kept,
             demand: Demand::default(),
             reads: Reads::new(executor.threads()),
             lengths,
@@ -148,7 +153,7 @@ impl Feed {
             executor,
             stores,
         };
-        let runner = Runner::new(Arc::new(core), parts.memory_limit_bytes);
+        let runner = Runner::new(Arc::new(core), auto, parts.memory_limit_bytes);
         open.retain(|_, runner| runner.strong_count() > 0);
         open.insert(key, Arc::downgrade(&runner));
         Ok(Self { pipeline, runner })

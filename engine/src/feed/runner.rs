@@ -9,6 +9,7 @@ use futures::FutureExt;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use super::auto_cache::AutoCache;
 use super::feed_core::FeedCore;
 use super::plan::WindowPlan;
 use super::reads::WINDOWS_LEAST;
@@ -22,6 +23,8 @@ const HERE: WorkerId = 0;
 /// The windows of one open feed, shared by its readers.
 pub(crate) struct Runner {
     core: Arc<FeedCore>,
+    /// Chooses what the feed keeps, if it does so by itself.
+    auto: Option<Arc<AutoCache>>,
     state: Mutex<RunnerState>,
     changed: Notify,
 }
@@ -41,19 +44,31 @@ struct Slot {
 }
 
 impl Runner {
-    pub(crate) fn new(core: Arc<FeedCore>, memory_limit_bytes: u64) -> Arc<Self> {
+    pub(crate) fn new(core: Arc<FeedCore>, auto: Option<Arc<AutoCache>>, memory_limit_bytes: u64) -> Arc<Self> {
         let mut sequencer = Sequencer::new(WindowPlan(Arc::clone(&core.plan)), 0);
         // What is kept may be much larger than its source, and then no second window would fit.
-        let windows_at_least = if core.keeps.may_keep() { 2 } else { 0 };
+        let windows_at_least = if !core.memos.is_empty() { 2 } else { 0 };
         let limits = WorkerLimits { memory_bytes: memory_limit_bytes, computing: WINDOWS_LEAST, windows_at_least };
         let joined = sequencer.handle(Event::WorkerJoined { worker: HERE, limits });
         joined.expect("says nothing about a window");
         let state = Mutex::new(RunnerState { sequencer, slots: HashMap::new(), limits, readers: 0 });
-        Arc::new(Self { core, state, changed: Notify::new() })
+        Arc::new(Self { core, auto, state, changed: Notify::new() })
     }
 
     pub(crate) fn core(&self) -> &Arc<FeedCore> {
         &self.core
+    }
+
+    /// What chooses what the feed keeps.
+    pub(crate) fn auto(&self) -> Option<&Arc<AutoCache>> {
+        self.auto.as_ref()
+    }
+
+    /// Begins to choose what the feed keeps, if it does so by itself. It will be read until `epochs`, if that is known.
+    pub(super) fn begin_choosing(&self, epochs: Option<u64>) {
+        if let Some(auto) = &self.auto {
+            auto.begin(&self.core, epochs);
+        }
     }
 
     /// Adds a reader that begins at `at` and stops before `until_epoch`.

@@ -33,7 +33,7 @@ pub use stored_window::StoredWindow;
 use stored_window::prepare;
 pub use window_state::StoredState;
 
-use super::{Feed, Keeps};
+use super::Feed;
 use crate::executor::Executor;
 
 /// The contents and the work of a store, for metrics.
@@ -108,7 +108,7 @@ impl WindowStore {
         let core = Arc::clone(feed.runner.core());
         let key = (Arc::clone(&core.id), window);
         let repeats = kept::repeats(feed);
-        Keeps::begin(&core, None);
+        feed.runner.begin_choosing(None);
         let mut state = self.0.state.lock();
         let shares = state.order.iter().find_map(|(at, shares)| (*at == key).then_some(*shares));
         let stored = Arc::new(StoredWindow {

@@ -80,7 +80,7 @@ struct Row {
 impl Window {
     /// Reads, filters and orders the rows of window `id`.
     pub(crate) async fn prepare(core: &Arc<FeedCore>, id: WindowId) -> Result<Self> {
-        if let Some(memo) = core.keeps.memo()
+        if let Some(memo) = core.memo()
             && let Some(wanted) = memo.wanted(core, id).await
         {
             return Self::prepare_keeping(core, memo, id, wanted).await;

@@ -7,7 +7,7 @@ use forebay_protocol::{CacheMode, FeedOptions, FeedSettings, OnError};
 use super::Session;
 use crate::compile::Keeping;
 use crate::error::Result;
-use crate::feed::{Candidate, Keeps, Memo, Trial};
+use crate::feed::{Candidate, Memo, Trial};
 
 impl Session {
     /// Measures what pipeline `name` costs, and what keeping its samples at each place of its query would save, on at
@@ -21,10 +21,7 @@ impl Session {
         let options = FeedOptions { on_error: Some(OnError::Skip), cache: auto, ..options.clone() };
         let feed = self.open(name, &options)?;
         let core = Arc::clone(feed.core());
-        let mut candidates = match &core.keeps {
-            Keeps::Best(best) => best.candidates().to_vec(),
-            Keeps::Nothing | Keeps::Part(_) => Vec::new(),
-        };
+        let mut candidates = feed.candidates().to_vec();
         if let Some(full) = self.full_candidate(name, &core.settings)? {
             candidates.push(full);
         }
