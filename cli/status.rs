@@ -79,7 +79,6 @@ fn print(status: &ClusterStatus) -> Result<()> {
         ]);
     }
     match &status.workers[..] {
-        [] if status.scaling.is_some() => output::line("no worker is in contact")?,
         [] => output::line("no worker is in contact: start one with `forebay worker --dispatcher URI`")?,
         _ => output::table(&workers)?,
     }
