@@ -16,7 +16,9 @@ pub(crate) struct Moment {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spent {
     pub(crate) time: Duration,
-    pub(crate) blocked: Duration,
+    /// The time in which it ran or waited for a processor. The system counts it in ticks, so it may be more than all of
+    /// a short time.
+    pub(crate) ready: Duration,
 }
 
 impl Moment {
@@ -26,6 +28,10 @@ impl Moment {
         let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
         let mut numbers = text.split_ascii_whitespace().map(str::parse::<u64>);
         let (ran, waited) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
+        if ran == 0 {
+            // A system without these statistics has zeros.
+            return None;
+        }
         let ready = Duration::from_nanos(ran.checked_add(waited)?);
         Some(Self { at: Instant::now(), thread: std::thread::current().id(), ready })
     }
@@ -34,7 +40,7 @@ impl Moment {
     pub(crate) fn spent(self) -> Option<Spent> {
         let now = Self::now().filter(|now| now.thread == self.thread)?;
         let time = now.at.saturating_duration_since(self.at);
-        Some(Spent { time, blocked: time.saturating_sub(now.ready.saturating_sub(self.ready)) })
+        Some(Spent { time, ready: now.ready.saturating_sub(self.ready) })
     }
 }
 
@@ -49,14 +55,14 @@ mod tests {
         let Some(begun) = Moment::now() else { return };
         std::thread::sleep(Duration::from_millis(50));
         let slept = begun.spent().unwrap();
-        assert!(slept.blocked >= slept.time.mul_f64(0.5), "{slept:?}");
+        assert!(slept.ready <= slept.time.mul_f64(0.5), "{slept:?}");
         let begun = Moment::now().unwrap();
         let mut sum = 0_u64;
         while begun.at.elapsed() < Duration::from_millis(50) {
             sum = std::hint::black_box(sum.wrapping_mul(31).wrapping_add(7));
         }
         let computed = begun.spent().unwrap();
-        assert!(computed.blocked <= computed.time.mul_f64(0.5), "{computed:?}");
+        assert!(computed.ready >= computed.time.mul_f64(0.5), "{computed:?}");
         let moved = Moment::now().unwrap();
         assert!(std::thread::spawn(move || moved.spent().is_none()).join().unwrap());
     }

@@ -53,11 +53,12 @@ struct Width {
 struct Seen {
     pieces: u32,
     seconds: f64,
-    blocked: f64,
+    ready: f64,
 }
 
-/// Fewer pieces say little.
+/// Fewer pieces, or less time, say little.
 const PIECES_LEAST: u32 = 8;
+const SECONDS_LEAST: f64 = 0.25;
 /// The weight of what was seen before, for each piece that is seen.
 const MEMORY: f64 = 0.97;
 
@@ -158,9 +159,9 @@ impl Width {
         let mut seen = self.seen.lock();
         seen.pieces = seen.pieces.saturating_add(1);
         seen.seconds = seen.seconds * MEMORY + spent.time.as_secs_f64();
-        seen.blocked = seen.blocked * MEMORY + spent.blocked.as_secs_f64();
-        if seen.pieces >= PIECES_LEAST {
-            self.now.store(pieces_under_way(threads, seen.blocked / seen.seconds), Ordering::Relaxed);
+        seen.ready = seen.ready * MEMORY + spent.ready.as_secs_f64();
+        if seen.pieces >= PIECES_LEAST || seen.seconds >= SECONDS_LEAST {
+            self.now.store(pieces_under_way(threads, 1.0 - seen.ready / seen.seconds), Ordering::Relaxed);
         }
     }
 }

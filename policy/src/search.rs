@@ -146,7 +146,7 @@ fn local_cores_most(space: &Space, order: usize) -> u32 {
     let job = space.job;
     let whole = job.orders[order].cuts.last().map_or(0.0, |cut| cut.compute_seconds_per_sample);
     let demand = job.workload.trainers_samples_per_second / f64::from(job.workload.trainers);
-    job.local_cores_most().min((2.0 * demand * whole).ceil() as u32 + 1)
+    job.local_cores_most().min(((2.0 * demand * whole).ceil() as u32).saturating_add(1))
 }
 
 fn most_share(space: &Space, kept: &Kept) -> f64 {

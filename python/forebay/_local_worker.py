@@ -43,9 +43,9 @@ def begin(client: _native.Client, uri: str, threads: Any, memory: Any, address: 
     is_auto = isinstance(threads, str) and threads == "auto"
     number = None if is_auto else arguments.integer("local_worker", threads, 1, _ACCEPTED, 4096)
     processes, world = _number("LOCAL_WORLD_SIZE"), _number("WORLD_SIZE")
-    if is_auto and os.environ.get("LOCAL_RANK", "0") != "0":
+    if is_auto and os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")) != "0":
         return None
-    if address is None and world > processes > 0:
+    if address is None and world > max(processes, 1):
         raise InvalidError(
             "trainers on other machines must reach a local worker, and nothing says at which address",
             'give "local_worker_address" the IP address of this machine',

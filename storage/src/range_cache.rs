@@ -72,6 +72,8 @@ struct Known {
     segments: HashMap<Arc<str>, u64>,
     /// By the first id of the range.
     blocks: BTreeMap<u64, KeptBlock>,
+    /// Whether segments that are known may have blocks that are not.
+    is_stale: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -145,7 +147,8 @@ impl RangeCache {
         }
         *looked = Some(Instant::now());
         let listed = self.stores.list(&self.folder).await?;
-        let is_new = |name: &str| !self.known.lock().segments.contains_key(name);
+        let lists_all = std::mem::take(&mut self.known.lock().is_stale);
+        let is_new = |name: &str| lists_all || !self.known.lock().segments.contains_key(name);
         let new = listed.into_iter().filter(|object| is_new(&object.name));
         let mut lists = stream::iter(new)
             .map(|object| async move {
@@ -321,12 +324,13 @@ impl RangeCache {
     async fn forget(&self, segment: &Arc<str>, error: &Error) {
         {
             let mut known = self.known.lock();
-            if known.segments.remove(segment).is_none() {
+            let before = known.blocks.len();
+            known.blocks.retain(|_, block| block.segment != *segment);
+            if known.segments.remove(segment).is_none() && known.blocks.len() == before {
                 return;
             }
-            known.blocks.retain(|_, block| block.segment != *segment);
             // Others may have blocks of these rows, which are taken when they are listed again.
-            known.segments.clear();
+            known.is_stale = true;
         }
         tracing::warn!(folder = self.folder, segment = &**segment, %error, "kept rows are computed again");
         if error.kind() == crate::ErrorKind::Data {
@@ -359,9 +363,7 @@ impl RangeCache {
 impl Known {
     fn add(&mut self, segment: &str, bytes: u64, blocks: Vec<Listed>) {
         let segment: Arc<str> = segment.into();
-        if self.segments.insert(Arc::clone(&segment), bytes).is_some() {
-            return;
-        }
+        self.segments.insert(Arc::clone(&segment), bytes);
         for Listed { rows, at, digest } in blocks {
             let block = KeptBlock { end: rows.end, segment: Arc::clone(&segment), at, digest };
             // Of two blocks that begin at one row, the longer serves more requests.

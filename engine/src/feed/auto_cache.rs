@@ -11,9 +11,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use forebay_policy::{Estimate, Grouped, Weights, advise};
-use forebay_protocol::CacheMode;
+use forebay_protocol::{CacheMode, CallOrder};
 use forebay_storage::Stores;
-use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::cache_report::CacheReport;
@@ -21,7 +20,6 @@ use super::cache_room::{Worth, make_room};
 use super::feed_core::FeedCore;
 use super::trial::{Candidate, Trial, Work};
 use crate::error::{Error, Result};
-use crate::executor::Task;
 
 /// About the time that a trial may compute beside the first windows.
 const TRIAL_SECONDS: f64 = 1.0;
@@ -40,11 +38,11 @@ pub(crate) struct AutoCache {
     /// Switches keeping of remote files' pieces on; `None` if no file is remote.
     pieces: Option<Arc<AtomicBool>>,
     limit_bytes: u64,
-    /// The root, and the name of the record of what was measured.
     root: String,
-    trial_id: String,
-    choice: OnceLock<Choice>,
-    task: Mutex<Option<Task<()>>>,
+    trial_of: TrialOf,
+    /// What was chosen; `None` if nothing could be measured.
+    choice: OnceLock<Option<Choice>>,
+    begun: AtomicBool,
 }
 
 /// What was chosen, and why.
@@ -56,6 +54,8 @@ pub(crate) struct Choice {
     keeps_pieces: bool,
     /// Bytes that the choice would keep, within the limit.
     bytes: u64,
+    /// What they are worth.
+    worth: Worth,
     reason: String,
 }
 
@@ -63,9 +63,19 @@ pub(crate) struct Choice {
 #[derive(Serialize, Deserialize)]
 struct Record {
     version: u32,
+    trial_of: TrialOf,
     trial: Trial,
     /// Of each candidate.
     worths: Vec<Worth>,
+}
+
+/// What identifies a trial: the same for each seed, batch size and process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct TrialOf {
+    /// The query, and the order of its calls.
+    pub(super) query: (String, CallOrder),
+    pub(super) snapshot: String,
+    pub(super) build: serde_json::Value,
 }
 
 impl AutoCache {
@@ -74,11 +84,16 @@ impl AutoCache {
         pieces: Option<Arc<AtomicBool>>,
         limit_bytes: u64,
         root: &str,
-        trial_id: String,
+        trial_of: TrialOf,
     ) -> Self {
-        let (choice, task) = (OnceLock::new(), Mutex::new(None));
+        let (choice, begun) = (OnceLock::new(), AtomicBool::new(false));
         let root = root.trim_end_matches('/').to_owned();
-        Self { candidates, pieces, limit_bytes, root, trial_id, choice, task }
+        Self { candidates, pieces, limit_bytes, root, trial_of, choice, begun }
+    }
+
+    /// Whether it has begun to choose, and has not chosen.
+    pub(super) fn is_choosing(&self) -> bool {
+        self.begun.load(Ordering::Relaxed) && self.choice.get().is_none()
     }
 
     /// The places that it chooses from.
@@ -86,25 +101,31 @@ impl AutoCache {
         &self.candidates
     }
 
-    /// Begins to choose, in the background, for a feed that will be read until `epochs`, if that is known.
-    pub(super) fn begin(self: &Arc<Self>, core: &Arc<FeedCore>, epochs: Option<u64>) {
-        let mut task = self.task.lock();
-        if task.is_some() {
-            return;
+    /// Chooses, and carries that out for as long as the feed is open: never ends by itself then. `None` if that has
+    /// begun before, or if there is nothing to choose from. The feed will be read until `epochs`, if that is known.
+    pub(super) fn begin(
+        self: &Arc<Self>,
+        core: &Arc<FeedCore>,
+        epochs: Option<u64>,
+    ) -> Option<impl Future<Output = ()> + Send + 'static> {
+        let has_choice = !self.candidates.is_empty() || self.pieces.is_some();
+        if !has_choice || self.begun.swap(true, Ordering::Relaxed) {
+            return None;
         }
-        let (this, its) = (Arc::clone(self), Arc::clone(core));
-        *task = Some(core.executor.spawn(async move {
-            let choice = match this.choose(&its, epochs).await {
-                Ok(choice) => choice,
-                Err(error) => {
-                    tracing::warn!(feed = %its.id, %error, "nothing is kept: what it would save cannot be measured");
-                    return;
+        let (this, core) = (Arc::clone(self), Arc::clone(core));
+        Some(async move {
+            match this.choose(&core, epochs).await {
+                Ok(choice) => {
+                    tracing::info!(feed = %core.id, "{}", choice.reason);
+                    core.meter.set_keeps(&choice.reason);
+                    this.carry_out(choice, core).await;
                 }
-            };
-            tracing::info!(feed = %its.id, "{}", choice.reason);
-            its.meter.set_keeps(&choice.reason);
-            this.carry_out(choice, its).await;
-        }));
+                Err(error) => {
+                    tracing::warn!(feed = %core.id, %error, "nothing is kept: what it would save cannot be measured");
+                    let _ = this.choice.set(None);
+                }
+            }
+        })
     }
 
     /// Keeps what was chosen, within the room that there is, while the feed is open.
@@ -113,14 +134,16 @@ impl AutoCache {
         if let Some(pieces) = &self.pieces {
             pieces.store(choice.keeps_pieces, Ordering::Relaxed);
         }
-        let _ = self.choice.set(choice);
+        let worth = choice.worth.clone();
+        let _ = self.choice.set(Some(choice));
         let Some((at, candidate)) = chosen.and_then(|at| Some((at, self.candidates.get(at)?))) else { return };
         candidate.memo.limit(0);
         let _ = core.kept.set(at);
-        let (feed, stores) = (Arc::downgrade(&core), core.stores.clone());
+        let stores = core.stores.clone();
+        // The feed's end ends this.
         drop(core);
-        while feed.strong_count() > 0 {
-            match self.room(candidate, bytes, &stores).await {
+        loop {
+            match make_room(&stores, &self.root, &worth, bytes, self.limit_bytes, || self.worths(&stores)).await {
                 Ok(room) => candidate.memo.limit(room),
                 Err(error) => tracing::warn!(%error, "no more is kept: the room for it cannot be found out"),
             }
@@ -128,20 +151,22 @@ impl AutoCache {
         }
     }
 
-    /// The bytes that a candidate may keep.
-    async fn room(&self, candidate: &Candidate, bytes: u64, stores: &Stores) -> Result<u64> {
+    /// What folders of kept rows are worth, as far as that was measured. What an older build or snapshot has kept is
+    /// worth nothing.
+    async fn worths(&self, stores: &Stores) -> Result<Vec<Worth>> {
         let mut worths = Vec::new();
         for object in stores.list(&format!("{}/trials", self.root)).await? {
             let Ok(text) = stores.get(&format!("{}/trials/{}", self.root, object.name)).await else { continue };
-            if let Ok(record) = serde_json::from_slice::<Record>(&text) {
-                worths.extend(record.worths);
-            }
+            let Ok(Record { trial_of, worths: of_record, .. }) = serde_json::from_slice::<Record>(&text) else {
+                continue;
+            };
+            let is_old = trial_of.build != self.trial_of.build
+                || (trial_of.query == self.trial_of.query && trial_of.snapshot != self.trial_of.snapshot);
+            let worth =
+                |worth: Worth| Worth { seconds_per_byte: if is_old { 0.0 } else { worth.seconds_per_byte }, ..worth };
+            worths.extend(of_record.into_iter().map(worth));
         }
-        let name = folder_name(candidate);
-        let mine = worths.iter().find(|worth| worth.folder == name).cloned();
-        // Without a record, it is worth nothing that others would have to give up.
-        let mine = mine.unwrap_or(Worth { folder: name, seconds_per_byte: 0.0 });
-        make_room(stores, &self.root, &mine, bytes, self.limit_bytes, &worths).await
+        Ok(worths)
     }
 
     /// The choice for what is known now.
@@ -175,8 +200,11 @@ impl AutoCache {
         }
         let estimate = &advice.estimates[chosen];
         let keeps_pieces = chosen == SOURCE_AT && self.pieces.is_some();
+        let candidate = chosen.checked_sub(FIRST_CANDIDATE);
+        let worth = candidate.and_then(|at| self.worths_of(&trial).nth(at));
         Ok(Choice {
-            candidate: chosen.checked_sub(FIRST_CANDIDATE),
+            candidate,
+            worth: worth.unwrap_or_default(),
             keeps_pieces,
             bytes: estimate.kept_bytes as u64,
             reason: reason(estimate, nothing, keeps_pieces),
@@ -185,12 +213,30 @@ impl AutoCache {
 
     /// What is chosen, or would be, for `EXPLAIN PIPELINE`. Computes a few rows.
     pub(super) async fn explain(self: &Arc<Self>, core: &Arc<FeedCore>) -> Result<CacheReport> {
-        let choice = match self.choice.get() {
+        let chosen = match self.choice.get() {
             Some(choice) => choice.clone(),
             None => {
                 let (this, its) = (Arc::clone(self), Arc::clone(core));
-                core.executor.spawn(async move { this.choose(&its, None).await }).join().await??
+                match core.executor.spawn(async move { this.choose(&its, None).await }).join().await? {
+                    Ok(choice) => Some(choice),
+                    Err(error) => {
+                        tracing::warn!(%error, "what keeping samples would save cannot be measured");
+                        None
+                    }
+                }
             }
+        };
+        let Some(choice) = chosen else {
+            return Ok(CacheReport {
+                mode: CacheMode::Auto,
+                folder: String::new(),
+                rows: None,
+                bytes: 0,
+                limit: Some(self.limit_bytes),
+                is_local: self.pieces.is_none(),
+                bytes_per_byte: None,
+                choice: Some("nothing, since what it would save cannot be measured".to_owned()),
+            });
         };
         let memo = choice.candidate.and_then(|at| self.candidates.get(at)).map(|candidate| &candidate.memo);
         let usage = memo.map(|memo| memo.usage());
@@ -224,12 +270,12 @@ impl AutoCache {
 
     /// Records what was measured. Without a record, others measure again.
     async fn record(&self, core: &FeedCore, trial: &Trial) {
-        let cuts = trial.cuts.iter().skip(1).zip(&self.candidates);
-        let worths = cuts.map(|(cut, candidate)| Worth {
-            folder: folder_name(candidate),
-            seconds_per_byte: cut.compute_seconds_per_sample / cut.bytes_per_sample.max(1.0),
-        });
-        let record = Record { version: RECORD_VERSION, trial: trial.clone(), worths: worths.collect() };
+        let record = Record {
+            version: RECORD_VERSION,
+            trial_of: self.trial_of.clone(),
+            trial: trial.clone(),
+            worths: self.worths_of(trial).collect(),
+        };
         let Ok(text) = serde_json::to_vec(&record) else { return };
         let url = self.record_url();
         if let Err(error) = core.stores.put(&url, Bytes::from(text)).await {
@@ -237,8 +283,18 @@ impl AutoCache {
         }
     }
 
+    /// What each candidate is worth.
+    fn worths_of<'a>(&'a self, trial: &'a Trial) -> impl Iterator<Item = Worth> + 'a {
+        let cuts = trial.cuts.iter().skip(1).zip(&self.candidates);
+        cuts.map(|(cut, candidate)| Worth {
+            folder: folder_name(candidate),
+            seconds_per_byte: cut.compute_seconds_per_sample / cut.bytes_per_sample.max(1.0),
+        })
+    }
+
     fn record_url(&self) -> String {
-        format!("{}/trials/{}.json", self.root, self.trial_id)
+        let name = serde_json::json!(self.trial_of).to_string();
+        format!("{}/trials/{}.json", self.root, &blake3::hash(name.as_bytes()).to_hex()[..32])
     }
 }
 

@@ -1,7 +1,7 @@
 //! Room for what a feed keeps, within a limit for all that feeds keep under one root.
 //!
 //! If there is not enough, what saves least time per byte is deleted. That may take rows from a feed that is being
-//! read, which then computes them. What nobody has measured, such as rows that `cache = 'prefix'` keeps, stays.
+//! read, which then computes them. What nobody has measured stays.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::Result;
 
 /// A folder of kept rows, and what it is worth.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Worth {
     /// The name of the folder below `cache/`.
     pub(super) folder: String,
@@ -20,7 +20,8 @@ pub(super) struct Worth {
 }
 
 /// Makes room for `wanted` bytes of `mine` below `cache/` under the root, which has `limit` bytes for all folders, some
-/// of them with known `worths`. Returns the bytes that `mine` may have.
+/// of them with known `worths`, which are asked for if there
+/// is not enough. Returns the bytes that `mine` may have.
 ///
 /// # Errors
 /// Those of listing and deleting.
@@ -30,7 +31,7 @@ pub(super) async fn make_room(
     mine: &Worth,
     wanted: u64,
     limit: u64,
-    worths: &[Worth],
+    worths: impl AsyncFnOnce() -> Result<Vec<Worth>>,
 ) -> Result<u64> {
     let caches = format!("{root}/cache");
     let mut folders: BTreeMap<String, (u64, Vec<String>)> = BTreeMap::new();
@@ -43,6 +44,10 @@ pub(super) async fn make_room(
         objects.push(object.name);
     }
     let mut others: u64 = folders.values().map(|(bytes, _)| bytes).sum();
+    if others.saturating_add(wanted) <= limit {
+        return Ok(limit - others);
+    }
+    let worths = worths().await?;
     let worth = |folder: &str| worths.iter().find(|worth| worth.folder == folder).map(|worth| worth.seconds_per_byte);
     let mut victims: Vec<(f64, &String)> = folders.keys().filter_map(|folder| Some((worth(folder)?, folder))).collect();
     victims.retain(|(worth, _)| *worth < mine.seconds_per_byte);
@@ -53,10 +58,13 @@ pub(super) async fn make_room(
         }
         let (bytes, objects) = &folders[folder];
         tracing::info!(folder, bytes, "kept rows are deleted: others save more time per byte");
-        for object in objects {
-            stores.delete(&format!("{caches}/{object}")).await?;
+        let urls: Vec<String> = objects.iter().map(|object| format!("{caches}/{object}")).collect();
+        let deletes = urls.iter().map(|url| stores.delete(url));
+        // What belongs to another user may stay.
+        match futures::future::try_join_all(deletes).await {
+            Ok(_) => others -= bytes,
+            Err(error) => tracing::warn!(folder, %error, "kept rows cannot be deleted"),
         }
-        others -= bytes;
     }
     Ok(limit.saturating_sub(others))
 }
@@ -83,7 +91,7 @@ mod tests {
         }
         let worths = [worth("poor", 1.0), worth("fair", 2.0), worth("rich", 9.0)];
         let mine = worth("mine", 5.0);
-        let room = |wanted, limit| make_room(&stores, ROOT, &mine, wanted, limit, &worths);
+        let room = |wanted, limit| make_room(&stores, ROOT, &mine, wanted, limit, async || Ok(worths.to_vec()));
         assert_eq!(room(20, 200).await.unwrap(), 20);
         assert_eq!(kept(&stores).await.len(), 5, "there was room");
         assert_eq!(room(60, 200).await.unwrap(), 100);

@@ -20,6 +20,7 @@ pub(super) struct Demand {
 pub(super) struct Taking {
     /// When the reader last returned a batch.
     returned: Option<Instant>,
+    is_counted: bool,
 }
 
 impl Demand {
@@ -39,7 +40,8 @@ impl Taking {
     pub(super) fn asks(&mut self, demand: &Demand) {
         if let Some(returned) = self.returned.take() {
             demand.nanoseconds.fetch_add(returned.elapsed().as_nanos() as u64, Ordering::Relaxed);
-        } else {
+        }
+        if !std::mem::replace(&mut self.is_counted, true) {
             demand.readers.fetch_add(1, Ordering::Relaxed);
         }
     }

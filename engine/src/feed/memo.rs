@@ -40,7 +40,7 @@ const LOOK_PATIENCE: Duration = Duration::from_millis(250);
 /// After a failure, nothing is kept for so long.
 const FAILURE_PAUSE: Duration = Duration::from_secs(60);
 /// Kept rows that take longer to read are computed. For the pause after a failure, all are.
-const READ_PATIENCE: Duration = Duration::from_secs(10);
+const READ_PATIENCE: Duration = Duration::from_secs(30);
 
 /// What a feed keeps.
 pub(crate) struct Memo {
@@ -84,6 +84,8 @@ pub(super) struct Wanted {
     /// The ids of its rows.
     ids: Range<u64>,
     found: Option<FoundRange>,
+    /// Whether it is kept if it has to be computed.
+    is_kept_here: bool,
 }
 
 /// What the keeping stage made of a row range.
@@ -91,7 +93,7 @@ pub(super) struct Made {
     /// The ids of the range's rows.
     pub(super) ids: Range<u64>,
     pub(super) rows: RangeRows,
-    /// Whether it was computed now.
+    /// Whether it is to be kept: it was computed now.
     pub(super) is_new: bool,
 }
 
@@ -188,7 +190,8 @@ impl Memo {
             if range.bytes > MEASURED_BYTES_MAX {
                 continue;
             }
-            let wanted = Wanted { range, ids: first_id(core, &range)..first_id(core, &range) + rows, found: None };
+            let ids = first_id(core, &range)..first_id(core, &range) + rows;
+            let wanted = Wanted { range, ids, found: None, is_kept_here: false };
             let (this, its) = (Arc::clone(self), Arc::clone(core));
             let mut task = core.executor.spawn(async move { this.get(&its, wanted, 0).await });
             // A range that cannot be read is the feed's concern, not the explanation's.
@@ -229,7 +232,7 @@ impl Memo {
         }
         let wanted = |(range, rows): (RowRange, u64)| {
             let ids = first_id(core, &range)..first_id(core, &range) + rows;
-            Wanted { range, found: self.cache.find(ids.clone()), ids }
+            Wanted { range, found: self.cache.find(ids.clone()), ids, is_kept_here: false }
         };
         let mut all: Vec<Wanted> = core.plan.single_ranges(window).into_iter().map(wanted).collect();
         if all.iter().any(|wanted| wanted.found.is_none()) {
@@ -240,6 +243,7 @@ impl Memo {
         }
         let has_room = self.cache.usage().bytes < self.limit.load(Ordering::Relaxed);
         let is_kept_here = self.is_turn(window) && has_room && !self.has_failed();
+        all.iter_mut().for_each(|wanted| wanted.is_kept_here = is_kept_here);
         (is_kept_here || all.iter().all(|wanted| wanted.found.is_some())).then_some(all)
     }
 
@@ -290,7 +294,7 @@ impl Memo {
 
     /// Gets what the keeping stage makes of a range. Random values are those of `epoch`.
     pub(super) async fn get(&self, core: &FeedCore, wanted: Wanted, epoch: u64) -> Result<Made> {
-        let Wanted { range, ids, found } = wanted;
+        let Wanted { range, ids, found, is_kept_here } = wanted;
         let begun = Instant::now();
         if let Some(found) = found
             && let Some(rows) = self.read(&found).await
@@ -304,7 +308,8 @@ impl Memo {
         let begun = Instant::now();
         let rows = self.made(core, &read, epoch).await?;
         core.meter.count(Step::Preparing, begun);
-        Ok(Made { ids, rows, is_new: true })
+        // A store that is slow, or deletes what was found, is not given more at once.
+        Ok(Made { ids, rows, is_new: is_kept_here && !is_recent(&self.slow) })
     }
 
     /// Reads the source rows of a range that may pass the filters.

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
 use super::Feed;
-use super::auto_cache::AutoCache;
+use super::auto_cache::{AutoCache, TrialOf};
 use super::costs::CostMeter;
 use super::demand::Demand;
 use super::feed_core::FeedCore;
@@ -117,9 +117,9 @@ impl Feed {
                     false => candidates(&pipeline, settings.order, memo),
                 };
                 let pieces = parts.pieces.is_some().then(|| Arc::clone(&keeps_pieces));
-                let id = trial_id(&pipeline, settings.order)?;
+                let trial_of = trial_of(&pipeline, settings.order)?;
                 let memos = candidates.iter().map(|candidate| Arc::clone(&candidate.memo)).collect();
-                let auto = AutoCache::new(candidates, pieces, parts.cache_limit, root, id);
+                let auto = AutoCache::new(candidates, pieces, parts.cache_limit, root, trial_of);
                 (memos, OnceLock::new(), Some(Arc::new(auto)))
             }
         };
@@ -170,12 +170,12 @@ fn candidates(pipeline: &Pipeline, order: CallOrder, memo: impl Fn(Keeping) -> R
     .collect()
 }
 
-/// What identifies a trial of a pipeline: the same for each seed, batch size and process.
-fn trial_id(pipeline: &Pipeline, order: CallOrder) -> Result<String> {
-    let snapshot = pipeline.dataset.snapshot().id();
-    let query = (pipeline.fingerprint(), order);
-    let name = serde_json::json!({ "query": query, "snapshot": snapshot, "build": build()? });
-    Ok(blake3::hash(name.to_string().as_bytes()).to_hex()[..32].to_owned())
+fn trial_of(pipeline: &Pipeline, order: CallOrder) -> Result<TrialOf> {
+    Ok(TrialOf {
+        query: (pipeline.fingerprint().to_owned(), order),
+        snapshot: pipeline.dataset.snapshot().id().to_owned(),
+        build: serde_json::json!(build()?),
+    })
 }
 
 /// Refuses windows so small that the list of their row ranges, about a hundred bytes each, would take gigabytes.

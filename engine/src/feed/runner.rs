@@ -25,6 +25,8 @@ pub(crate) struct Runner {
     core: Arc<FeedCore>,
     /// Chooses what the feed keeps, if it does so by itself.
     auto: Option<Arc<AutoCache>>,
+    /// Dropping it ends choosing.
+    choosing: Mutex<Option<Task<()>>>,
     state: Mutex<RunnerState>,
     changed: Notify,
 }
@@ -33,6 +35,8 @@ struct RunnerState {
     sequencer: Sequencer<WindowPlan>,
     slots: HashMap<WindowId, Slot>,
     limits: WorkerLimits,
+    /// Memory for windows ahead of the readers.
+    memory_bytes: u64,
     readers: ReaderId,
 }
 
@@ -48,11 +52,19 @@ impl Runner {
         let mut sequencer = Sequencer::new(WindowPlan(Arc::clone(&core.plan)), 0);
         // What is kept may be much larger than its source, and then no second window would fit.
         let windows_at_least = if !core.memos.is_empty() { 2 } else { 0 };
-        let limits = WorkerLimits { memory_bytes: memory_limit_bytes, computing: WINDOWS_LEAST, windows_at_least };
+        // What is prepared before the feed has chosen what to keep is not kept.
+        let memory_bytes = if auto.is_some() { 0 } else { memory_limit_bytes };
+        let limits = WorkerLimits { memory_bytes, computing: WINDOWS_LEAST, windows_at_least };
         let joined = sequencer.handle(Event::WorkerJoined { worker: HERE, limits });
         joined.expect("says nothing about a window");
-        let state = Mutex::new(RunnerState { sequencer, slots: HashMap::new(), limits, readers: 0 });
-        Arc::new(Self { core, auto, state, changed: Notify::new() })
+        let state = Mutex::new(RunnerState {
+            sequencer,
+            slots: HashMap::new(),
+            limits,
+            memory_bytes: memory_limit_bytes,
+            readers: 0,
+        });
+        Arc::new(Self { core, auto, choosing: Mutex::new(None), state, changed: Notify::new() })
     }
 
     pub(crate) fn core(&self) -> &Arc<FeedCore> {
@@ -66,8 +78,8 @@ impl Runner {
 
     /// Begins to choose what the feed keeps, if it does so by itself. It will be read until `epochs`, if that is known.
     pub(super) fn begin_choosing(&self, epochs: Option<u64>) {
-        if let Some(auto) = &self.auto {
-            auto.begin(&self.core, epochs);
+        if let Some(choosing) = self.auto.as_ref().and_then(|auto| auto.begin(&self.core, epochs)) {
+            *self.choosing.lock() = Some(self.core.executor.spawn(choosing));
         }
     }
 
@@ -113,20 +125,24 @@ impl Runner {
             slot.outcome = Some(outcome);
         }
         self.apply(&mut state, event);
-        self.set_computing(&mut state, window);
+        self.set_limits(&mut state, window);
         drop(state);
         self.changed.notify_waiters();
     }
 }
 
 impl Runner {
-    /// Prepares as many windows at a time as reading needs.
-    fn set_computing(self: &Arc<Self>, state: &mut RunnerState, window: WindowId) {
+    /// Prepares as many windows at a time as reading needs, and as far ahead as there is memory.
+    fn set_limits(self: &Arc<Self>, state: &mut RunnerState, window: WindowId) {
         let ranges = self.core.plan.epoch(window.epoch).ranges(window.index).len();
-        let computing = self.core.reads.windows(ranges);
-        if computing != state.limits.computing {
-            state.limits.computing = computing;
-            let limits = state.limits;
+        let is_choosing = self.auto.as_ref().is_some_and(|auto| auto.is_choosing());
+        let limits = WorkerLimits {
+            computing: self.core.reads.windows(ranges),
+            memory_bytes: if is_choosing { 0 } else { state.memory_bytes },
+            ..state.limits
+        };
+        if limits != state.limits {
+            state.limits = limits;
             self.apply(state, Event::WorkerJoined { worker: HERE, limits });
         }
     }

@@ -165,7 +165,7 @@ impl Window {
 
     /// A window of the first epoch with these source rows.
     pub(super) async fn of_source(core: &Arc<FeedCore>, rows: RangeRows) -> Result<Self> {
-        let mut window = Builder::new(core, &core.stage, core.lookups().await?, 0);
+        let mut window = Builder::new(core, &core.stage, core.lookups().await?, 0).uncounted();
         window.add(vec![rows]).await?;
         window.make_of_window().await?;
         window.finish()
@@ -173,7 +173,7 @@ impl Window {
 
     /// A window of the first epoch with these rows that the keeping stage made.
     pub(super) async fn of_made(core: &Arc<FeedCore>, memo: &Memo, rows: RangeRows) -> Result<Self> {
-        let mut window = Builder::new(core, &memo.stage, keeping_lookups(core).await?, 0);
+        let mut window = Builder::new(core, &memo.stage, keeping_lookups(core).await?, 0).uncounted();
         window.add_risen(vec![rows]).await?;
         window.make_of_window().await?;
         window.finish()
@@ -424,6 +424,7 @@ fn joined(parts: &[SourceRows]) -> Result<SourceRows> {
 
 struct Builder<'a> {
     core: &'a Arc<FeedCore>,
+    meter: CostMeter,
     stage: &'a Arc<Stage>,
     /// The lookup table of each layer that joins.
     lookups: &'a [Option<Lookup>],
@@ -451,7 +452,13 @@ impl<'a> Builder<'a> {
     fn new(core: &'a Arc<FeedCore>, stage: &'a Arc<Stage>, lookups: &'a [Option<Lookup>], epoch: u64) -> Self {
         let waiting = stage.layers().iter().map(|_| Vec::new()).collect();
         let made = MadeSoFar::default();
-        Self { core, stage, lookups, epoch, made, waiting, sources: Vec::new(), keyed: Vec::new(), bad: Vec::new() }
+        let (meter, sources) = (core.meter.clone(), Vec::new());
+        Self { core, meter, stage, lookups, epoch, made, waiting, sources, keyed: Vec::new(), bad: Vec::new() }
+    }
+
+    /// The same, whose work does not count as the feed's.
+    fn uncounted(self) -> Self {
+        Self { meter: CostMeter::new(&[]), ..self }
     }
 
     /// Adds rows read from the dataset, and the rows that layers derive from them.
@@ -461,7 +468,7 @@ impl<'a> Builder<'a> {
         if let Some(rows) = self.with_keys(&group)? {
             self.rise(rows, 0).await?;
         }
-        self.core.meter.count(Step::Preparing, begun);
+        self.meter.count(Step::Preparing, begun);
         Ok(())
     }
 
@@ -473,7 +480,7 @@ impl<'a> Builder<'a> {
         for rows in self.derive(0, vec![rows])? {
             self.rise(rows, 1).await?;
         }
-        self.core.meter.count(Step::Preparing, begun);
+        self.meter.count(Step::Preparing, begun);
         Ok(())
     }
 
@@ -527,7 +534,7 @@ impl<'a> Builder<'a> {
                 self.rise(rows, index + 1).await?;
             }
         }
-        self.core.meter.count(Step::Preparing, begun);
+        self.meter.count(Step::Preparing, begun);
         Ok(())
     }
 
@@ -580,7 +587,7 @@ impl<'a> Builder<'a> {
         let sources = shared_texts::memory_size(&self.sources, self.stage);
         let reasons: usize = self.bad.iter().map(|bad| size_of::<BadRow>() + bad.reason.len()).sum();
         let bytes = (sources + reasons + order.len() * size_of::<Row>()) as u64;
-        let (stage, meter) = (Arc::clone(self.stage), self.core.meter.clone());
+        let (stage, meter) = (Arc::clone(self.stage), self.meter.clone());
         let executor = Arc::clone(&self.core.executor);
         meter.count(Step::Preparing, begun);
         meter.count_window();
