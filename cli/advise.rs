@@ -235,13 +235,14 @@ fn bars(advice: &Advice) -> Vec<String> {
 
 fn why(advice: &Advice) -> String {
     let (chosen, nothing) = (advice.choice(), &advice.estimates[0]);
+    let verb = if nothing.money.is_some() { "cost" } else { "take" };
     let totals = |estimate: &Estimate| match estimate.money {
         Some(money) => format!("{money:.4}"),
         None => format!("{:.1} s", estimate.total_seconds),
     };
     match chosen.cut {
-        Some(_) => format!("all epochs take {} instead of {}", totals(chosen), totals(nothing)),
-        None => format!("all epochs take {}, and nothing that may be kept saves more than it costs", totals(nothing)),
+        Some(_) => format!("all epochs {verb} {} instead of {}", totals(chosen), totals(nothing)),
+        None => format!("all epochs {verb} {}, and nothing that may be kept saves more than it costs", totals(nothing)),
     }
 }
 

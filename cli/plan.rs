@@ -106,9 +106,10 @@ impl Arguments {
             workload,
             samples_per_step: f64::from(self.work.batch_size) * f64::from(self.work.world_size),
             limit_bytes: measured.limit_bytes,
-            host: TrainerHost {
-                host_cores: self.trainer_host_cores.unwrap_or(self.trainer_cores),
-                trainer_cores: self.trainer_cores,
+            host: match self.trainer_host_cores {
+                Some(host_cores) => TrainerHost { host_cores, trainer_cores: self.trainer_cores },
+                // Enough to receive samples, and too little to compute any.
+                None => TrainerHost { host_cores: 0.99, trainer_cores: 0.0 },
             },
             wire: Wire {
                 bytes_per_second: self.network as f64,

@@ -29,7 +29,7 @@ pub fn reads_under_way(latency: f64, seconds: f64, threads: usize, least: usize,
     let wanted = READS_SPARE * latency * threads as f64 / seconds;
     // Nothing is known yet, or computing takes no time.
     let wanted = if wanted.is_nan() { 0.0 } else { wanted };
-    (wanted.ceil() as usize).clamp(least, most.max(least))
+    (wanted.round() as usize).clamp(least, most.max(least))
 }
 
 #[cfg(test)]

@@ -25,6 +25,8 @@ use crate::error::{Error, Result};
 const TRIAL_SECONDS: f64 = 1.0;
 /// The epochs that a feed is expected to be read if nobody says how many.
 const EPOCHS_UNKNOWN: u32 = 10;
+/// A measurement that is less sure is repeated by the next process.
+const ERROR_MOST: f64 = 0.3;
 /// Rows that others keep are used if they are at least this share of the epoch.
 const KEPT_SHARE_LEAST: f64 = 0.5;
 /// Raise this when records have another form or meaning.
@@ -257,6 +259,7 @@ impl AutoCache {
         let bytes = core.stores.get(&self.record_url()).await.ok()?;
         let record: Record = serde_json::from_slice(&bytes).ok()?;
         let is_whole = record.version == RECORD_VERSION
+            && record.trial.error <= ERROR_MOST
             && record.trial.cuts.len() == self.candidates.len() + 2
             && record
                 .trial

@@ -53,6 +53,8 @@ pub(crate) struct Memo {
     /// The rank that reads in this process, and the number of ranks. Unknown before a rank reads, and on workers.
     turn: Mutex<Option<(u64, u64)>>,
     looking: Mutex<Looking>,
+    /// Held while something is kept within a limit.
+    keeping: tokio::sync::Mutex<()>,
     /// When keeping last failed.
     failed: Mutex<Option<Instant>>,
     /// When reading last took too long.
@@ -143,6 +145,7 @@ impl Memo {
             limit: AtomicU64::new(u64::MAX),
             turn: Mutex::new(None),
             looking: Mutex::default(),
+            keeping: tokio::sync::Mutex::default(),
             failed: Mutex::new(None),
             slow: Mutex::new(None),
         })
@@ -343,6 +346,15 @@ impl Memo {
             return;
         }
         let begun = Instant::now();
+        let limit = self.limit.load(Ordering::Relaxed);
+        // Windows that are kept at the same time would exceed a limit together.
+        let (made, _turn) = match limit {
+            u64::MAX => (made, None),
+            _ => {
+                let turn = self.keeping.lock().await;
+                (fitting(made, limit.saturating_sub(self.cache.usage().bytes)), Some(turn))
+            }
+        };
         let kept = self.cache.keep(&made).await;
         meter.count(Step::Storing, begun);
         if let Err(error) = kept
@@ -352,6 +364,17 @@ impl Memo {
             tracing::warn!(folder, %error, "nothing is kept for a minute: the cache cannot be written");
         }
     }
+}
+
+/// The first ranges whose results have at most so many bytes together, about.
+fn fitting(mut made: Vec<(Range<u64>, RangeRows)>, room: u64) -> Vec<(Range<u64>, RangeRows)> {
+    let mut bytes = 0;
+    let over = made.iter().position(|(_, rows)| {
+        bytes += batch_bytes(&rows.batch);
+        bytes > room
+    });
+    made.truncate(over.unwrap_or(made.len()));
+    made
 }
 
 fn is_recent(at: &Mutex<Option<Instant>>) -> bool {

@@ -98,7 +98,7 @@ impl Trial {
         let before = core.meter.costs();
         let mut ranges = Ranges::new(core);
         let begun = Instant::now();
-        while begun.elapsed().as_secs_f64() < seconds {
+        while sums.rows == 0 || begun.elapsed().as_secs_f64() < seconds {
             let group = ranges.next(left);
             if group.is_empty() {
                 break;
