@@ -1,13 +1,17 @@
 """A bucket in memory, over S3's protocol, that moves a limited number of bytes per second."""
 
+import pathlib
 import re
+import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
-DATE = "Thu, 01 Jan 2026 00:00:00 GMT"
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "tests/python"))
+
+from counting_bucket import DATE, listing, variables
 
 
 class LimitedBucket:
@@ -48,7 +52,8 @@ class LimitedBucket:
             def do_GET(self):
                 query = parse_qs(urlsplit(self.path).query)
                 if "list-type" in query:
-                    return self.reply(200, bucket.listing(query), Content_Type="application/xml")
+                    sizes = {key: len(content) for key, content in list(bucket.objects.items())}
+                    return self.reply(200, listing(name, sizes, query), Content_Type="application/xml")
                 content = bucket.objects.get(self.key())
                 if content is None:
                     return self.reply(404)
@@ -96,36 +101,10 @@ class LimitedBucket:
             until = self._free_at
         time.sleep(max(until - now, 0.0) + self.delay)
 
-    def listing(self, query) -> bytes:
-        prefix, delimiter = query.get("prefix", [""])[0], query.get("delimiter")
-        keys = sorted(key for key in list(self.objects) if key.startswith(prefix))
-        folders = {prefix + key[len(prefix) :].split("/")[0] + "/" for key in keys if "/" in key[len(prefix) :]}
-        if delimiter:
-            keys = [key for key in keys if "/" not in key[len(prefix) :]]
-        contents = "".join(
-            f"<Contents><Key>{escape(key)}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>"
-            f"<ETag>&quot;1&quot;</ETag><Size>{len(self.objects[key])}</Size></Contents>"
-            for key in keys
-        )
-        prefixes = "".join(
-            f"<CommonPrefixes><Prefix>{escape(name)}</Prefix></CommonPrefixes>"
-            for name in (sorted(folders) if delimiter else ())
-        )
-        return (
-            f"<?xml version='1.0' encoding='UTF-8'?><ListBucketResult><Name>{self.name}</Name>"
-            f"<IsTruncated>false</IsTruncated>{contents}{prefixes}</ListBucketResult>"
-        ).encode()
-
     @property
     def environment(self):
         """The variables with which Forebay reaches the bucket."""
-        return {
-            "AWS_ACCESS_KEY_ID": "key",
-            "AWS_SECRET_ACCESS_KEY": "secret",
-            "AWS_REGION": "us-east-1",
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.server.server_port}",
-            "AWS_ALLOW_HTTP": "true",
-        }
+        return variables(self.server.server_port)
 
     def __enter__(self):
         self.thread.start()

@@ -6,7 +6,7 @@ Stages sleep and stores are limited, so that the machine's cores are not the var
 
 - `cache` (Cachew's sweep): a stage that takes more and more time and inflates samples 2.5 times, with limited stores.
   `best` is the fastest of no cache, `source` and `prefix`; `chosen / best` compares what `auto` reaches.
-- `presto`: four synthetic pipelines, one of which inflates samples 60 times. The place that `forebay advise` chooses,
+- `presto`: four synthetic pipelines; one inflates samples 60 times. The place that `forebay advise` chooses,
   and the seconds of later epochs there divided by those at the best place.
 - `reuse`: the first epoch of a second job, divided by the first epoch of the first.
 - `reads`: files of a store that answers after 300 ms, read with the number of reads that follows from that, and the
@@ -64,6 +64,12 @@ def rows_of(number: int, parts: int = 30) -> dict[str, bytes]:
     return files
 
 
+def write_rows(folder: pathlib.Path, rows: int):
+    for file, content in rows_of(rows).items():
+        (folder / file).parent.mkdir(exist_ok=True)
+        (folder / file).write_bytes(content)
+
+
 def epochs(program: str, folder: pathlib.Path, file: pathlib.Path, number: int, *flags: str, **environment) -> float:
     return forebay(program, folder, "run", file, "--epochs", number, *flags, **environment)[0]
 
@@ -74,10 +80,10 @@ def later_epoch(program, folder, file, *flags, **environment) -> float:
     return epochs(program, folder, file, 1, *flags, **environment)
 
 
-def cache(program: str) -> list[dict]:
+def cache(program: str, rows: int) -> list[dict]:
     figures = []
     with LimitedBucket(rate=6e6) as bucket:
-        bucket.objects.update(rows_of(ROWS))
+        bucket.objects.update(rows_of(rows))
         for milliseconds in (0.2, 0.6, 1.2, 2.4):
             query = f"SELECT n, concat(repeat(sleep(text, {milliseconds}), 2), substr(text, 1, {TEXT // 2})) AS text, "
             query += "random_int(10) AS r FROM rows"
@@ -108,13 +114,11 @@ PRESTO = {
 }
 
 
-def presto(program: str) -> list[dict]:
+def presto(program: str, rows: int) -> list[dict]:
     figures = []
     with LimitedBucket(rate=5e6) as bucket, tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        for file, content in rows_of(ROWS).items():
-            (folder / file).parent.mkdir(exist_ok=True)
-            (folder / file).write_bytes(content)
+        write_rows(folder, rows)
         for pipeline, query in PRESTO.items():
             file = script(folder, f"SELECT {query} AS text, random_int(10) AS r FROM rows")
             flags = ("--threads", "2", "--root", "s3://bucket/root")
@@ -133,7 +137,7 @@ def presto(program: str) -> list[dict]:
                 {
                     "measurement": "presto",
                     "pipeline": pipeline,
-                    "rows measured": round(advice["trial"]["rows"] / ROWS, 3),
+                    "rows measured": round(advice["trial"]["rows"] / rows, 3),
                     "chosen": chosen["cut"] or "nothing",
                     "best": best or "nothing",
                     "chosen / best": round(seconds[chosen["cut"]] / seconds[best], 3),
@@ -161,12 +165,10 @@ def measured_at(program, folder, query: str, cut: str, bucket: LimitedBucket) ->
     return seconds
 
 
-def reuse(program: str) -> list[dict]:
+def reuse(program: str, rows: int) -> list[dict]:
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        for file, content in rows_of(ROWS).items():
-            (folder / file).parent.mkdir(exist_ok=True)
-            (folder / file).write_bytes(content)
+        write_rows(folder, rows)
         file = script(folder, "SELECT upper(sleep(text, 2)) AS text, random_int(10) AS r FROM rows", cache="'auto'")
         first = epochs(program, folder, file, 1, "--threads", "2", "--cache", "none")
         epochs(program, folder, file, 3, "--threads", "2")
@@ -181,11 +183,11 @@ def reuse(program: str) -> list[dict]:
     return [figure]
 
 
-def reads(program: str) -> list[dict]:
+def reads(program: str, rows: int) -> list[dict]:
     with LimitedBucket(rate=1e9, delay=0.3) as bucket, tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         picture = next(pathlib.Path(__file__).parents[1].glob("examples/photos/*/*.jpg")).read_bytes()
-        bucket.objects.update({f"photos/{n:05}.jpg": picture for n in range(1_500)})
+        bucket.objects.update({f"photos/{n:05}.jpg": picture for n in range(rows // 2)})
         file = folder / "train.sql"
         file.write_text(
             "CREATE EXTERNAL TABLE photos STORED AS MEDIA LOCATION 's3://bucket/photos';\n"
@@ -195,19 +197,17 @@ def reads(program: str) -> list[dict]:
     figure = {
         "measurement": "reads",
         "seconds": round(took, 2),
-        "with 16 reads of 2 windows at least": round(1_500 * 0.3 / 32, 2),
+        "with 16 reads of 2 windows at least": round(rows // 2 * 0.3 / 32, 2),
     }
     print(json.dumps(figure), flush=True)
     return [figure]
 
 
-def waiting(program: str) -> list[dict]:
+def waiting(program: str, rows: int) -> list[dict]:
     seconds = {}
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        for file, content in rows_of(ROWS).items():
-            (folder / file).parent.mkdir(exist_ok=True)
-            (folder / file).write_bytes(content)
+        write_rows(folder, rows)
         # Skewed: two stages that compute, one that waits little, and one that waits long.
         query = "SELECT upper(sleep(lower(sleep(reverse(text), 0.2)), 4)) AS text FROM rows"
         file = script(folder, query)
@@ -224,12 +224,10 @@ def waiting(program: str) -> list[dict]:
     return [figure]
 
 
-def filter_(program: str) -> list[dict]:
+def filter_(program: str, rows: int) -> list[dict]:
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        for file, content in rows_of(ROWS).items():
-            (folder / file).parent.mkdir(exist_ok=True)
-            (folder / file).write_bytes(content)
+        write_rows(folder, rows)
         first = script(folder, "SELECT upper(sleep(text, 2)) AS text FROM (SELECT * FROM rows WHERE n % 4 = 0)")
         took_first = epochs(program, folder, first, 2, "--threads", "2")
         last = script(folder, "SELECT text FROM (SELECT upper(sleep(text, 2)) AS text, n FROM rows) WHERE n % 4 = 0")
@@ -258,10 +256,11 @@ def main():
     parser = argparse.ArgumentParser(description="See this file's beginning.")
     parser.add_argument("measurements", nargs="*", help=f"of {', '.join(MEASUREMENTS)}; all by default")
     parser.add_argument("--forebay", default=FOREBAY)
+    parser.add_argument("--rows", type=int, default=ROWS, help="rows of the tables")
     given = parser.parse_args()
     program = str(pathlib.Path(given.forebay).absolute())
     for name in given.measurements or MEASUREMENTS:
-        table(MEASUREMENTS[name](program))
+        table(MEASUREMENTS[name](program, given.rows))
 
 
 if __name__ == "__main__":

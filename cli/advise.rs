@@ -4,9 +4,9 @@ use std::str::FromStr;
 
 use anyhow::Result;
 use clap::Args;
-use forebay_engine::policy::{Advice, Estimate, Measured, Prices, Weights, advise};
+use forebay_engine::policy::{Advice, Bytes, Estimate, Measured, Prices, Weights, advise};
 use forebay_engine::{Error, FeedOptions, Trial, Work};
-use indicatif::{HumanBytes, HumanCount};
+use indicatif::HumanCount;
 use serde::Serialize;
 
 use crate::options::Flags;
@@ -19,6 +19,19 @@ const BAR_CHARS: usize = 40;
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
+    measured: TrialArguments,
+    /// How much each counts in the score: the time that filling the cache takes, bytes kept, and samples per second.
+    #[arg(long, value_name = "WEIGHTS", default_value = "time=1,storage=1,rate=1")]
+    weights: WeightsArgument,
+    /// Output format.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    output: Format,
+}
+
+/// A pipeline to measure, and the job that will read it.
+#[derive(Args)]
+pub(crate) struct TrialArguments {
+    #[command(flatten)]
     script: ScriptArguments,
     /// Pipeline to measure; may be left out if the script creates only one.
     #[arg(long)]
@@ -26,13 +39,25 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     feed: Flags<FeedOptions>,
     #[command(flatten)]
-    work: WorkArguments,
-    /// How much each counts in the score: the time that filling the cache takes, bytes kept, and samples per second.
-    #[arg(long, value_name = "WEIGHTS", default_value = "time=1,storage=1,rate=1")]
-    weights: WeightsArgument,
-    /// Output format.
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    output: Format,
+    pub(crate) work: WorkArguments,
+}
+
+/// What was measured of a pipeline.
+pub(crate) struct Measurement {
+    pub(crate) pipeline: String,
+    pub(crate) trial: Trial,
+    pub(crate) measured: Measured,
+}
+
+impl TrialArguments {
+    /// Measures the pipeline on this machine.
+    pub(crate) async fn measure(&self) -> Result<Measurement> {
+        let session = self.script.open().await?;
+        let pipeline = script::pipeline(&session, self.pipeline.as_deref())?;
+        let trial = session.trial(&pipeline, &self.feed.0, self.work.measure_for).await?;
+        let measured = trial.measured(&self.work.work(session.threads(), session.cache_limit()));
+        Ok(Measurement { pipeline, trial, measured })
+    }
 }
 
 /// The work that is to come.
@@ -51,7 +76,13 @@ pub(crate) struct WorkArguments {
     #[arg(long, value_name = "SAMPLES", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) batch_size: u32,
     /// Trainers that step together.
-    #[arg(long, value_name = "TRAINERS", env = "WORLD_SIZE", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long,
+        value_name = "TRAINERS",
+        env = "WORLD_SIZE",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..),
+    )]
     pub(crate) world_size: u32,
     /// Most bytes to keep; those of --cache-limit by default.
     #[arg(long, value_name = "BYTES", value_parser = script::bytes)]
@@ -66,7 +97,7 @@ pub(crate) struct WorkArguments {
 
 impl WorkArguments {
     /// The work of this process with so many threads, which may keep `limit` bytes.
-    pub(crate) fn work(&self, threads: usize, limit: u64) -> Work {
+    fn work(&self, threads: usize, limit: u64) -> Work {
         let samples = f64::from(self.batch_size) * f64::from(self.world_size);
         Work {
             epochs_to_come: self.epochs_to_come,
@@ -124,11 +155,8 @@ struct Report<'a> {
 }
 
 pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
-    let session = arguments.script.open().await?;
-    let pipeline = script::pipeline(&session, arguments.pipeline.as_deref())?;
-    let trial = session.trial(&pipeline, &arguments.feed.0, arguments.work.measure_for).await?;
-    let work = arguments.work.work(session.threads(), session.cache_limit());
-    let (measured, prices) = (trial.measured(&work), arguments.work.price.as_ref());
+    let Measurement { pipeline, trial, measured } = arguments.measured.measure().await?;
+    let prices = arguments.measured.work.price.as_ref();
     let advice = advise(&measured, prices, &arguments.weights.0)
         .map_err(|error| Error::invalid(error.message).with_hint(error.hint))?;
     match arguments.output {
@@ -141,9 +169,9 @@ fn show(trial: &Trial, measured: &Measured, advice: &Advice) -> Result<()> {
     output::line(&measured_line(trial))?;
     output::line(&format!(
         "the source is read at {}/s, the root is read at {}/s and written at {}/s\n",
-        HumanBytes(measured.source.bytes_per_second as u64),
-        HumanBytes(measured.cache.bytes_per_second as u64),
-        HumanBytes(measured.cache.written_bytes_per_second as u64),
+        Bytes(measured.source.bytes_per_second),
+        Bytes(measured.cache.bytes_per_second),
+        Bytes(measured.cache.written_bytes_per_second),
     ))?;
     output::table(&rows(advice))?;
     output::line("\nsamples/s from epoch 2")?;
@@ -182,7 +210,7 @@ fn rows(advice: &Advice) -> Vec<Vec<String>> {
         let chosen = if at == advice.chosen { " <" } else { "" };
         let mut row = vec![
             format!("{}{chosen}", named(estimate)),
-            HumanBytes(estimate.kept_bytes as u64).to_string(),
+            Bytes(estimate.kept_bytes).to_string(),
             format!("{:.0} %", estimate.share * 100.0),
             HumanCount(estimate.samples_per_second as u64).to_string(),
             format!("{:.1}", estimate.cpu_seconds),

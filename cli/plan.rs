@@ -3,18 +3,17 @@
 use anyhow::Result;
 use clap::Args;
 use forebay_engine::policy::{
-    Choice, Job, Order, Place, Plan, Prices, Sureness, TrainerHost, Wire, WorkerLimits, plan,
+    Bytes, Choice, Job, Measured, Order, Place, Plan, Prices, Sureness, TrainerHost, Wire, WorkerLimits, Workload, plan,
 };
-use forebay_engine::{Error, FeedOptions, Trial};
-use indicatif::{HumanBytes, HumanCount};
+use forebay_engine::{Error, Trial};
+use indicatif::HumanCount;
 use serde::Serialize;
 
-use crate::advise::{WorkArguments, measured_line};
+use crate::advise::{Measurement, TrialArguments, measured_line};
 use crate::exit::refuse;
-use crate::options::Flags;
 use crate::output::{self, Format};
 use crate::scaling::{WorkerRange, share};
-use crate::script::{self, ScriptArguments};
+use crate::script;
 
 /// Core-seconds for each byte that a worker sends and that a trainer receives: those of `benches/serving_peers.py`.
 const SENDING_SECONDS_PER_BYTE: f64 = 0.35e-9;
@@ -23,14 +22,7 @@ const RECEIVING_SECONDS_PER_BYTE: f64 = 0.30e-9;
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    script: ScriptArguments,
-    /// Pipeline to measure; may be left out if the script creates only one.
-    #[arg(long)]
-    pipeline: Option<String>,
-    #[command(flatten)]
-    feed: Flags<FeedOptions>,
-    #[command(flatten)]
-    work: WorkArguments,
+    measured: TrialArguments,
     /// How many workers there may be: a range such as 0..32, or a number.
     #[arg(long, value_name = "MIN..MAX", default_value = "0..32")]
     workers: WorkerRange,
@@ -70,17 +62,16 @@ struct Report<'a> {
 }
 
 pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
-    if arguments.work.step_time.is_none() {
+    let work = &arguments.measured.work;
+    if work.step_time.is_none() {
         refuse!(
             "a plan needs the time of a training step\nhint: add --step-time 120ms, with --batch-size and --world-size"
         )
     }
-    let session = arguments.script.open().await?;
-    let pipeline = script::pipeline(&session, arguments.pipeline.as_deref())?;
-    let trial = session.trial(&pipeline, &arguments.feed.0, arguments.work.measure_for).await?;
-    let job = arguments.job(&trial, session.threads(), session.cache_limit());
-    let planned = plan(&job, arguments.work.price.as_ref())
-        .map_err(|error| Error::invalid(error.message).with_hint(error.hint))?;
+    let Measurement { pipeline, trial, measured } = arguments.measured.measure().await?;
+    let job = arguments.job(&trial, measured);
+    let planned =
+        plan(&job, work.price.as_ref()).map_err(|error| Error::invalid(error.message).with_hint(error.hint))?;
     match arguments.output {
         Format::Json => output::json(&Report {
             pipeline: &pipeline,
@@ -89,22 +80,21 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
             plan: &planned,
             sentence: planned.to_string(),
         }),
-        Format::Text => show(&trial, &planned, arguments.work.price.as_ref()),
+        Format::Text => show(&trial, &planned, work.price.as_ref()),
     }
 }
 
 impl Arguments {
     /// The job that was measured on this machine.
-    fn job(&self, trial: &Trial, threads: usize, limit: u64) -> Job {
-        let measured = trial.measured(&self.work.work(threads, limit));
-        let mut workload = measured.workload;
-        workload.cores_per_worker = self.worker_cores;
+    fn job(&self, trial: &Trial, measured: Measured) -> Job {
+        let work = &self.measured.work;
+        let workload = Workload { cores_per_worker: self.worker_cores, ..measured.workload };
         Job {
             orders: vec![Order { name: "exact".to_owned(), cuts: measured.cuts }],
             source: measured.source,
             cache: measured.cache,
             workload,
-            samples_per_step: f64::from(self.work.batch_size) * f64::from(self.work.world_size),
+            samples_per_step: f64::from(work.batch_size) * f64::from(work.world_size),
             limit_bytes: measured.limit_bytes,
             host: match self.trainer_host_cores {
                 Some(host_cores) => TrainerHost { host_cores, trainer_cores: self.trainer_cores },
@@ -143,7 +133,7 @@ fn show(trial: &Trial, planned: &Plan, prices: Option<&Prices>) -> Result<()> {
         None => "nothing".to_owned(),
         Some(cut) => {
             let share = choice.configuration.share * 100.0;
-            format!("{} after {cut} ({share:.0} %)", HumanBytes(choice.kept_bytes as u64))
+            format!("{} after {cut} ({share:.0} %)", Bytes(choice.kept_bytes))
         }
     });
     if trial.finish.is_some() {
@@ -161,10 +151,9 @@ fn show(trial: &Trial, planned: &Plan, prices: Option<&Prices>) -> Result<()> {
         format!("{:.1} s of workers, {:.1} s of trainers' hosts", choice.worker_cpu_seconds, choice.host_cpu_seconds)
     });
     row("read in an epoch", &|choice| {
-        let bytes = |bytes: f64| HumanBytes(bytes as u64);
-        format!("{} of the source, {} of the cache", bytes(choice.source_bytes), bytes(choice.cache_bytes))
+        format!("{} of the source, {} of the cache", Bytes(choice.source_bytes), Bytes(choice.cache_bytes))
     });
-    row("sent in an epoch", &|choice| HumanBytes(choice.wire_bytes as u64).to_string());
+    row("sent in an epoch", &|choice| Bytes(choice.wire_bytes).to_string());
     if prices.is_some() {
         row("money", &|choice| choice.money.map_or_else(String::new, |money| format!("{money:.4}")));
     }

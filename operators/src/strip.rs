@@ -1,4 +1,4 @@
-//! Strips: images of which only the pixels of a region are known.
+//! Strips: images whose pixels are known in one region only.
 
 use crate::image_column::{CHANNELS, Image, Rectangle, Size};
 

@@ -106,7 +106,7 @@ pub struct Sureness {
     /// Samples that were measured.
     pub samples: f64,
     /// Half the width of the 95 % interval of the core-seconds of a sample, relative to them. Choices that differ by
-    /// less than this, or by 3 %, whichever is less, count as equal.
+    /// less than the smaller of this and 3 % count as equal.
     pub error: f64,
 }
 

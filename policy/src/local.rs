@@ -8,7 +8,7 @@
 //!
 //! What keeps the number still:
 //!
-//! - One change at a time, by the median of several stretches, of which the first after a change does not count.
+//! - One change at a time, by the median of several stretches; the first after a change does not count.
 //! - What was too much is remembered, until the trainer needs fewer cores than it did then. Each trial leaves less
 //!   between the most that was fine and the least that was too much, and so they end.
 //! - Between the room for one thread less and for one more is a band in which nothing changes, and it widens when the
@@ -20,10 +20,10 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Steps may take this much longer than without the worker.
 const TOLERANCE: f64 = 0.03;
-/// Stretches of which the median decides, at least, and at most where the trainer changes by itself.
+/// Stretches whose median decides, at least, and at most where the trainer changes by itself.
 const STRETCHES: usize = 3;
 const STRETCHES_MAX: usize = 24;
-/// Stretches of which the median says what the trainer needs.
+/// Stretches whose median says what the trainer needs.
 const NEEDS: usize = 5;
 /// A longer stretch counts for nothing: the trainer was away, or the clock jumped.
 const STRETCH_SECONDS_MAX: f64 = 600.0;
@@ -52,7 +52,7 @@ pub struct TrainerSeen {
     pub core_seconds: f64,
     /// The steps that ended, by feed.
     pub steps: BTreeMap<String, StepsSeen>,
-    /// Whether somebody else computes, so that the worker need not.
+    /// Whether other workers compute, so that this one need not.
     pub has_others: bool,
 }
 
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_else_computes_it_computes_at_once_and_always() {
+    fn where_no_other_computes_it_computes_at_once_and_always() {
         let mut policy = LocalPolicy::default();
         assert_eq!(policy.observe(&TrainerSeen::default()), 1, "nothing is known yet");
         let alone = TrainerSeen { has_others: false, ..seen(8.0, 1.0) };

@@ -46,7 +46,7 @@ pub struct WorkerSeen {
     pub worker: String,
     /// Whether it takes no more windows: it was told to leave, or its machine gave notice.
     pub draining: bool,
-    /// Whether it is one of those whose number is decided. A worker beside a trainer, or one that somebody else
+    /// Whether it is one of those whose number is decided. A worker beside a trainer, or one that another program
     /// started, comes and goes by itself, and what it computes the others need not compute.
     #[serde(default = "yes")]
     pub managed: bool,

@@ -32,7 +32,7 @@ enum Goal {
     Money,
     /// The fewest workers, of those that keep trainers from waiting within these seconds.
     Resources { seconds_at_most: f64 },
-    /// The least time, as trainers wait whatever is done.
+    /// The least time, where trainers wait in every configuration.
     Time,
 }
 

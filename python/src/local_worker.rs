@@ -20,9 +20,9 @@ use crate::error::{OrRaise, invalid};
 use crate::runtime::{OfProcess, Runtime};
 use crate::steps::StepTimes;
 
-/// How long trainers may read on from a worker that drains. Nobody waits for it when nobody reads.
+/// How long trainers may read on from a worker that drains. Without readers it ends at once.
 const DRAIN: Duration = Duration::from_secs(10);
-/// How long a stretch of training is at least of which the policy hears.
+/// The least length of a stretch of training that the policy is told of.
 const STRETCH: Duration = Duration::from_secs(2);
 
 /// A worker in this process that computes for a dispatcher until it is stopped or dropped.

@@ -136,6 +136,11 @@ impl RangeCache {
         RangeCacheUsage { rows, bytes: known.segments.values().sum(), segments: known.segments.len() as u64 }
     }
 
+    /// Bytes of the segments that are kept, as far as this process knows.
+    pub fn bytes(&self) -> u64 {
+        self.known.lock().segments.values().sum()
+    }
+
     /// Learns of segments that this process does not know, unless it looked a moment ago.
     ///
     /// # Errors

@@ -34,7 +34,7 @@ pub async fn store_rates(stores: &Stores, folder: &str, name: &str) -> Result<St
         let urls: Vec<String> = (0..objects).map(|object| format!("{folder}/{name}-{round}-{object}")).collect();
         let measured = trial(stores, &urls, bytes).await;
         for url in &urls {
-            // What is left of a trial is only in the way of nobody.
+            // An object that stays is only a few megabytes too many.
             let _ = stores.delete(url).await;
         }
         let (writing, reading) = measured?;

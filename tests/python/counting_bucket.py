@@ -48,7 +48,11 @@ class CountingBucket:
             def do_GET(self):
                 key, path, query = self.object()
                 if "list-type" in query:
-                    text = self.listing(query.get("prefix", [""])[0], query.get("delimiter"))
+                    # Only the prefix's folder is walked, so that a listing of many folders takes time once.
+                    below = folder / query.get("prefix", [""])[0].rpartition("/")[0]
+                    files = [path for path in below.rglob("*") if path.is_file()]
+                    sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
+                    text = listing(name, sizes, query)
                     time.sleep(bucket.delay)
                     return self.reply(200, text, Content_Type="application/xml")
                 if not path.is_file():
@@ -66,41 +70,13 @@ class CountingBucket:
                 extra = {"Content_Range": f"bytes {start}-{end}/{size}"} if wanted else {}
                 self.reply(206 if wanted else 200, body, ETag='"1"', Last_Modified=DATE, **extra)
 
-            def listing(self, prefix, delimiter):
-                # Only the prefix's folder is walked, so that a listing of many folders takes time once.
-                below = folder / prefix.rpartition("/")[0]
-                keys = sorted(path.relative_to(folder).as_posix() for path in below.rglob("*") if path.is_file())
-                keys = [key for key in keys if key.startswith(prefix)]
-                folders = {prefix + key[len(prefix) :].split("/")[0] + "/" for key in keys if "/" in key[len(prefix) :]}
-                if delimiter:
-                    keys = [key for key in keys if "/" not in key[len(prefix) :]]
-                contents = "".join(
-                    f"<Contents><Key>{escape(key)}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>"
-                    f"<ETag>&quot;1&quot;</ETag><Size>{(folder / key).stat().st_size}</Size></Contents>"
-                    for key in keys
-                )
-                prefixes = "".join(
-                    f"<CommonPrefixes><Prefix>{escape(name)}</Prefix></CommonPrefixes>"
-                    for name in (sorted(folders) if delimiter else ())
-                )
-                return (
-                    f"<?xml version='1.0' encoding='UTF-8'?><ListBucketResult><Name>{name}</Name>"
-                    f"<IsTruncated>false</IsTruncated>{contents}{prefixes}</ListBucketResult>"
-                ).encode()
-
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.thread = threading.Thread(target=self.server.serve_forever, daemon=True)
 
     @property
     def environment(self):
         """The variables with which Forebay reaches the bucket."""
-        return {
-            "AWS_ACCESS_KEY_ID": "key",
-            "AWS_SECRET_ACCESS_KEY": "secret",
-            "AWS_REGION": "us-east-1",
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.server.server_port}",
-            "AWS_ALLOW_HTTP": "true",
-        }
+        return variables(self.server.server_port)
 
     def __enter__(self):
         self.thread.start()
@@ -112,3 +88,36 @@ class CountingBucket:
 
 
 DATE = "Thu, 01 Jan 2026 00:00:00 GMT"
+
+
+def listing(bucket: str, sizes: dict[str, int], query: dict[str, list[str]]) -> bytes:
+    """The answer to a request for a list of these objects, under the query's prefix and up to its delimiter."""
+    prefix, delimiter = query.get("prefix", [""])[0], query.get("delimiter")
+    keys = sorted(key for key in sizes if key.startswith(prefix))
+    folders = {prefix + key[len(prefix) :].split("/")[0] + "/" for key in keys if "/" in key[len(prefix) :]}
+    if delimiter:
+        keys = [key for key in keys if "/" not in key[len(prefix) :]]
+    contents = "".join(
+        f"<Contents><Key>{escape(key)}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>"
+        f"<ETag>&quot;1&quot;</ETag><Size>{sizes[key]}</Size></Contents>"
+        for key in keys
+    )
+    prefixes = "".join(
+        f"<CommonPrefixes><Prefix>{escape(name)}</Prefix></CommonPrefixes>"
+        for name in (sorted(folders) if delimiter else ())
+    )
+    return (
+        f"<?xml version='1.0' encoding='UTF-8'?><ListBucketResult><Name>{bucket}</Name>"
+        f"<IsTruncated>false</IsTruncated>{contents}{prefixes}</ListBucketResult>"
+    ).encode()
+
+
+def variables(port: int) -> dict[str, str]:
+    """The variables with which Forebay reaches a bucket on this port."""
+    return {
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_ALLOW_HTTP": "true",
+    }

@@ -217,7 +217,7 @@ def planned(case: Case, *flags: str) -> dict:
 
 
 def test_a_plan_has_as_many_workers_as_the_stage_asks_for(case):
-    # 640 samples a second, of which each takes a little more than 2 ms of a core: two workers cannot do that.
+    # 640 samples a second, each with a little more than 2 ms of a core.
     plan = planned(case, "--keep-at-most", "0", "--epochs-to-come", "1")
     assert plan["chosen"]["configuration"]["cut"] is None
     assert 2 <= plan["chosen"]["configuration"]["workers"] <= 4

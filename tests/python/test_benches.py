@@ -90,3 +90,13 @@ def test_a_lake_is_opened_and_read_whole():
     lines = of_processes("lakes.py", "--files", "20", "--delay", "0", "--rows", "2000")
     assert [line["run"] for line in lines if line["bench"] == "opening"] == ["first", "again"]
     assert [line["shuffle"] for line in lines if line["bench"] == "layout"] == ["false", "true"] * 3
+
+
+def test_late_filters_and_waiting_calls_are_measured():
+    lines = of_processes("policies.py", "filter", "waiting", "--rows", "60")
+    assert [line["measurement"] for line in lines] == ["filter", "waiting"]
+
+
+def test_every_place_to_keep_samples_is_tried():
+    lines = of_processes("policies.py", "presto", "--rows", "120")
+    assert len(lines) == 4 and all(line["rows measured"] <= 0.05 for line in lines)

@@ -109,7 +109,7 @@ def test_workers_that_others_started_are_not_the_scaler_s(script):
         assert reason.startswith("2 workers beside 1 that others run: ") and len(children(server)) == 2
 
 
-def test_auto_begins_where_nobody_else_computes(script):
+def test_auto_begins_where_no_other_worker_computes(script):
     wanted = expected(script, 2)
     with Server(script, "--no-worker") as server:
         assert lines(trainer(server.uri, 2, local_worker="auto")) == wanted

@@ -177,3 +177,13 @@ def test_workers_have_folders_of_their_own(bucket, tmp_path):
             batches = [json.loads(line) for line in done.stdout.splitlines()]
             assert [(batch["token"], batch["digest"]) for batch in batches if "digest" in batch] == expected
         assert all(on_disk(folder) for folder in folders)
+
+
+def test_auto_keeps_what_a_slow_store_gives(bucket: CountingBucket, tmp_path: Path):
+    expected, _ = run(bucket, tmp_path)
+    without = read_bytes(bucket)
+    bucket.delay = 0.05
+    assert run(bucket, tmp_path, "--cache", "auto")[0] == expected, "it decides while the epochs are read"
+    assert any(path.is_file() for path in (tmp_path / ".forebay/source").rglob("*"))
+    assert run(bucket, tmp_path, "--cache", "auto")[0] == expected
+    assert read_bytes(bucket) < 0.6 * without, "what the first run kept is read from the disk"

@@ -3,7 +3,7 @@
 //! A trial measures each cut while the first windows are computed, and the policy chooses by it. No choice changes a
 //! sample, so windows before and after it belong together. What was measured is recorded under the root, so that other
 //! processes of the feed, and later jobs, need not measure again. Each decides by itself, for its own epochs. Rows that
-//! somebody has kept already cost nothing to keep, so a job that finds them reads them.
+//! another job has kept cost nothing to keep, so a job that finds them reads them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -23,7 +23,7 @@ use crate::error::{Error, Result};
 
 /// About the time that a trial may compute beside the first windows.
 const TRIAL_SECONDS: f64 = 1.0;
-/// The epochs that a feed is expected to be read if nobody says how many.
+/// The epochs that a feed is expected to be read if the number is not given.
 const EPOCHS_UNKNOWN: u32 = 10;
 /// A measurement that is less sure is repeated by the next process.
 const ERROR_MOST: f64 = 0.3;
@@ -103,8 +103,8 @@ impl AutoCache {
         &self.candidates
     }
 
-    /// Chooses, and carries that out for as long as the feed is open: never ends by itself then. `None` if that has
-    /// begun before, or if there is nothing to choose from. The feed will be read until `epochs`, if that is known.
+    /// Chooses, and carries the choice out until the future is dropped. `None` if that has begun before, or if there is
+    /// nothing to choose from. The feed will be read for `epochs` epochs, if their number is known.
     pub(super) fn begin(
         self: &Arc<Self>,
         core: &Arc<FeedCore>,

@@ -1,7 +1,7 @@
 //! Room for what a feed keeps, within a limit for all that feeds keep under one root.
 //!
 //! If there is not enough, what saves least time per byte is deleted. That may take rows from a feed that is being
-//! read, which then computes them. What nobody has measured stays.
+//! read, which then computes them. What was never measured stays.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 
-/// A folder of kept rows, and what it is worth.
+/// The worth of a folder of kept rows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Worth {
     /// The name of the folder below `cache/`.

@@ -99,4 +99,9 @@ impl FeedCore {
         tracing::warn!(feed = %self.id, epoch, name, rows = rows.len(), "rows quarantined");
         Ok(())
     }
+
+    /// The epoch whose random values are drawn in `epoch`.
+    pub(crate) fn drawing_epoch(&self, epoch: u64) -> u64 {
+        if self.settings.draws_once { 0 } else { epoch }
+    }
 }

@@ -244,10 +244,14 @@ impl Memo {
                 wanted.found = wanted.found.take().or_else(|| self.cache.find(wanted.ids.clone()));
             }
         }
-        let has_room = self.cache.usage().bytes < self.limit.load(Ordering::Relaxed);
-        let is_kept_here = self.is_turn(window) && has_room && !self.has_failed();
+        let is_kept_here = self.is_turn(window) && self.has_room() && !self.has_failed();
         all.iter_mut().for_each(|wanted| wanted.is_kept_here = is_kept_here);
         (is_kept_here || all.iter().all(|wanted| wanted.found.is_some())).then_some(all)
+    }
+
+    fn has_room(&self) -> bool {
+        let limit = self.limit.load(Ordering::Relaxed);
+        limit == u64::MAX || self.cache.bytes() < limit
     }
 
     fn has_failed(&self) -> bool {
@@ -352,7 +356,7 @@ impl Memo {
             u64::MAX => (made, None),
             _ => {
                 let turn = self.keeping.lock().await;
-                (fitting(made, limit.saturating_sub(self.cache.usage().bytes)), Some(turn))
+                (fitting(made, limit.saturating_sub(self.cache.bytes())), Some(turn))
             }
         };
         let kept = self.cache.keep(&made).await;

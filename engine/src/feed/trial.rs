@@ -1,7 +1,7 @@
 //! Measures what a feed costs, cut by cut of its query, on a few of its rows.
 //!
 //! PRESTO (SIGMOD 2022) runs a pipeline once for each cut. A trial runs each cut over the same few rows, row range by
-//! row range, so that whatever else the machine does slows all cuts alike. What a cut saves is measured, not summed up
+//! row range, so that other work of the machine slows all cuts alike. What a cut saves is measured, not summed up
 //! from calls: calls that run together cost less than each alone.
 
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use super::memo::Memo;
 use super::reads::READS_LEAST;
 use super::rows_read::limited;
 use super::window::Window;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// A trial measures at most this share of an epoch's rows, and at least one row.
 pub(super) const ROWS_SHARE: f64 = 0.05;
@@ -107,7 +107,11 @@ impl Trial {
             sums.read(core, &group, candidates, seconds, begun).await?;
         }
         let folder = format!("{}/trial", core.root.trim_end_matches('/'));
-        let rates = store_rates(&core.stores, &folder, &format!("{:016x}", random_id()?)).await?;
+        let rates = store_rates(&core.stores, &folder, &format!("{:016x}", random_id()?)).await.map_err(|error| {
+            let error = Error::from(error);
+            Error::new(error.kind(), format!("the root's store cannot be measured: {}", error.message()))
+                .with_hint("choose a writable folder or URL with the option \"root\"")
+        })?;
         let finish = finish(&core.meter.costs().since(&before));
         Ok(sums.trial(rows_of_epoch, candidates, rates, (core.dataset.is_local(), finish)))
     }
@@ -282,7 +286,7 @@ impl Sums {
         }];
         let (mut saved, mut block_bytes) = (0.0_f64, 0.0_f64);
         for (candidate, (rest, bytes, blocks)) in candidates.iter().zip(&self.rest) {
-            // A later cut saves no less than one before it, whatever the noise of measuring.
+            // A later cut saves no less than one before it. Noise of measuring may say otherwise.
             saved = saved.max(whole - rest.as_secs_f64() / samples);
             block_bytes = block_bytes.max(*bytes as f64 / (*blocks).max(1) as f64);
             cuts.push(Cut {

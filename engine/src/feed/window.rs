@@ -3,6 +3,8 @@
 //! Preparing a window reads and filters it. This is cheap, and determines its row count and therefore every offset. The
 //! expensive transforms run later in [`Window::transform`], only for the rows that a reader is about to receive.
 
+mod builder;
+
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,21 +14,18 @@ use arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, UInt64Array
 use arrow::compute::{concat, interleave};
 use arrow::datatypes::SchemaRef;
 use forebay_delivery::WindowId;
-use forebay_operators::random_key;
-use forebay_protocol::FeedSettings;
 use forebay_storage::RangeRows;
 use futures::future::try_join_all;
 use futures::{StreamExt, TryStreamExt, stream};
-use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::buckets::{Grouped, group};
+use self::builder::Builder;
 use super::copy_out::copied_out;
 use super::costs::{CostMeter, Step};
 use super::feed_core::FeedCore;
 use super::memo::{Made, Memo, Wanted};
-use super::rows_read::{limited, with_keys};
+use super::rows_read::limited;
 use super::shared_texts;
-use crate::compile::{BadRow, Lookup, MadeSoFar, SourceRows, Stage, TransformedRows};
+use crate::compile::{BadRow, Lookup, SourceRows, Stage, TransformedRows};
 use crate::error::{Error, Result};
 use crate::executor::Executor;
 
@@ -37,14 +36,10 @@ const GROUP_ROWS: usize = 4096;
 const KEPT_AT_ONCE_BYTES: usize = 32 << 20;
 /// Adjacent rows are concatenated rather than taken one by one if their runs average at least this many rows.
 const RUN_ROWS: usize = 16;
-/// Separates the hash space of row order from that of random keys, which use the same seed, epoch and sample id.
-const ORDER_DOMAIN: u64 = 0x6f72_6465_7200;
 /// In a [`Row`], marks a bad row: `row` is then an index into `Window::bad`.
 const BAD: u32 = u32::MAX;
 /// In a [`Row`], marks a gap: a position without a row.
 const GAP: Row = Row { source: u32::MAX - 1, row: 0 };
-/// Separates the hash space of the order of groups from that of rows.
-const GROUP_DOMAIN: u64 = 0x6772_6f75_7000;
 
 /// A prepared window. A clone shares its rows.
 #[derive(Clone)]
@@ -420,231 +415,4 @@ fn joined(parts: &[SourceRows]) -> Result<SourceRows> {
         },
         step_lengths: None,
     })
-}
-
-struct Builder<'a> {
-    core: &'a Arc<FeedCore>,
-    meter: CostMeter,
-    stage: &'a Arc<Stage>,
-    /// The lookup table of each layer that joins.
-    lookups: &'a [Option<Lookup>],
-    epoch: u64,
-    made: MadeSoFar,
-    /// For each layer, the rows buffered until the whole window has been read.
-    waiting: Vec<Vec<SourceRows>>,
-    sources: Vec<SourceRows>,
-    keyed: Vec<Keyed>,
-    bad: Vec<BadRow>,
-}
-
-/// A row that passed the filters, or a bad row.
-struct Keyed {
-    key: u64,
-    /// The row of the driving table. Without shuffling, rows keep its order.
-    origin: u64,
-    sample_id: u64,
-    /// 0 if not needed, and for bad rows.
-    length: u64,
-    row: Row,
-}
-
-impl<'a> Builder<'a> {
-    fn new(core: &'a Arc<FeedCore>, stage: &'a Arc<Stage>, lookups: &'a [Option<Lookup>], epoch: u64) -> Self {
-        let waiting = stage.layers().iter().map(|_| Vec::new()).collect();
-        let made = MadeSoFar::default();
-        let (meter, sources) = (core.meter.clone(), Vec::new());
-        Self { core, meter, stage, lookups, epoch, made, waiting, sources, keyed: Vec::new(), bad: Vec::new() }
-    }
-
-    /// The same, whose work does not count as the feed's.
-    fn uncounted(self) -> Self {
-        Self { meter: CostMeter::new(&[]), ..self }
-    }
-
-    /// Adds rows read from the dataset, and the rows that layers derive from them.
-    async fn add(&mut self, group: Vec<RangeRows>) -> Result<()> {
-        let begun = Instant::now();
-        self.add_unreadable(&group);
-        if let Some(rows) = self.with_keys(&group)? {
-            self.rise(rows, 0).await?;
-        }
-        self.meter.count(Step::Preparing, begun);
-        Ok(())
-    }
-
-    /// Adds input rows of the lowest layer, and the rows that layers derive from them.
-    async fn add_risen(&mut self, group: Vec<RangeRows>) -> Result<()> {
-        let begun = Instant::now();
-        self.add_unreadable(&group);
-        let Some(rows) = self.with_keys(&group)? else { return Ok(()) };
-        for rows in self.derive(0, vec![rows])? {
-            self.rise(rows, 1).await?;
-        }
-        self.meter.count(Step::Preparing, begun);
-        Ok(())
-    }
-
-    fn with_keys(&self, group: &[RangeRows]) -> Result<Option<SourceRows>> {
-        with_keys(group, self.core.settings.seed, self.core.drawing_epoch(self.epoch))
-    }
-
-    fn add_unreadable(&mut self, group: &[RangeRows]) {
-        for bad in group.iter().flat_map(|rows| &rows.bad) {
-            self.add_bad(BadRow::new(bad.sample_id, bad.sample_id, &bad.reason));
-        }
-    }
-
-    /// Passes rows through the layers from `from` on, up to a layer that needs the whole window.
-    async fn rise(&mut self, rows: SourceRows, from: usize) -> Result<()> {
-        let stage = Arc::clone(self.stage);
-        let mut rows = vec![rows];
-        for (index, layer) in stage.layers().iter().enumerate().skip(from) {
-            let mut passed = Vec::with_capacity(rows.len());
-            for rows in &rows {
-                let risen = stage.rise(layer, rows).await?;
-                risen.bad.into_iter().for_each(|bad| self.add_bad(bad));
-                passed.push(risen.rows);
-            }
-            rows = self.derive(index, passed)?;
-        }
-        for rows in rows {
-            self.add_rows(rows).await?;
-        }
-        Ok(())
-    }
-
-    /// The rows that a layer derives from its input rows. A layer that needs all rows of the window derives none yet.
-    fn derive(&mut self, index: usize, passed: Vec<SourceRows>) -> Result<Vec<SourceRows>> {
-        let layer = &self.stage.layers()[index];
-        if layer.is_of_window() {
-            self.waiting[index].extend(passed);
-            return Ok(Vec::new());
-        }
-        let order = self.core.order(self.epoch);
-        layer.make(&passed, |key| order.key(key), self.lookups[index].as_ref(), &mut self.made)
-    }
-
-    /// Runs the layers that need all rows of the window.
-    async fn make_of_window(&mut self) -> Result<()> {
-        let (stage, begun) = (Arc::clone(self.stage), Instant::now());
-        let order = self.core.order(self.epoch);
-        for (index, layer) in stage.layers().iter().enumerate().filter(|(_, layer)| layer.is_of_window()) {
-            let waiting = std::mem::take(&mut self.waiting[index]);
-            for rows in layer.make(&waiting, |key| order.key(key), None, &mut self.made)? {
-                self.rise(rows, index + 1).await?;
-            }
-        }
-        self.meter.count(Step::Preparing, begun);
-        Ok(())
-    }
-
-    /// Adds the rows of `rows` that pass the filters.
-    async fn add_rows(&mut self, rows: SourceRows) -> Result<()> {
-        if rows.sample_ids.is_empty() {
-            return Ok(());
-        }
-        let source = u32::try_from(self.sources.len()).expect("bounded by the number of row ranges");
-        let selected = self.stage.select(&rows).await?;
-        let (mut kept, mut bad) = selected.unwrap_or_else(|| (rows.sample_ids.clone(), Vec::new()));
-        let mut lengths = Vec::new();
-        if let Some(plan) = &self.core.lengths {
-            let measured = self.stage.measure(plan, &rows, &kept).await?;
-            (kept, lengths) = (measured.sample_ids, measured.lengths);
-            bad.extend(measured.bad);
-        }
-        // Rows pass in order, so one pass finds each kept id's row.
-        let mut row = 0;
-        for (index, &id) in kept.values().iter().enumerate() {
-            while rows.sample_ids.value(row) != id {
-                row += 1;
-            }
-            self.add_row(&rows, row, source, lengths.get(index).copied().unwrap_or(0));
-        }
-        bad.into_iter().for_each(|bad| self.add_bad(bad));
-        self.sources.push(rows);
-        Ok(())
-    }
-
-    fn add_row(&mut self, rows: &SourceRows, at: usize, source: u32, length: u64) {
-        let row = Row { source, row: u32::try_from(at).expect("a group has fewer than 2^32 rows") };
-        let key = self.core.order(self.epoch).key(rows.random_keys.value(at));
-        self.keyed.push(Keyed { key, origin: rows.origin(at), sample_id: rows.sample_ids.value(at), length, row });
-    }
-
-    fn add_bad(&mut self, bad: BadRow) {
-        let row = Row { source: BAD, row: u32::try_from(self.bad.len()).expect("a window has fewer than 2^32 rows") };
-        let key = random_key(self.core.settings.seed, self.core.drawing_epoch(self.epoch), bad.origin);
-        let key = self.core.order(self.epoch).key(key);
-        self.keyed.push(Keyed { key, origin: bad.origin, sample_id: bad.sample_id, length: 0, row });
-        self.bad.push(bad);
-    }
-
-    fn finish(mut self) -> Result<Window> {
-        let begun = Instant::now();
-        self.keyed.sort_unstable_by_key(|keyed| (keyed.key, keyed.origin, keyed.sample_id));
-        let (order, groups) = self.order();
-        shared_texts::share(&mut self.sources, self.stage)?;
-        let sources = shared_texts::memory_size(&self.sources, self.stage);
-        let reasons: usize = self.bad.iter().map(|bad| size_of::<BadRow>() + bad.reason.len()).sum();
-        let bytes = (sources + reasons + order.len() * size_of::<Row>()) as u64;
-        let (stage, meter) = (Arc::clone(self.stage), self.meter.clone());
-        let executor = Arc::clone(&self.core.executor);
-        meter.count(Step::Preparing, begun);
-        meter.count_window();
-        let (sources, bad) = (self.sources, self.bad);
-        Ok(Window { stage, executor, meter, sources, order, bad, groups, is_shared: false, bytes })
-    }
-
-    /// The content of each position, after all rows have been ordered.
-    fn order(&self) -> (Vec<Row>, Option<Groups>) {
-        let Some(buckets) = &self.core.settings.buckets else {
-            return (self.keyed.iter().map(|keyed| keyed.row).collect(), None);
-        };
-        let lengths: Vec<u64> = self.keyed.iter().map(|keyed| keyed.length).collect();
-        let group_key = |first: usize| match self.core.settings.shuffle {
-            // Hash the key again, because the first of many rows tends to have a lower key than the first of few.
-            true => xxh3_64_with_seed(&self.keyed[first].key.to_le_bytes(), GROUP_DOMAIN),
-            false => first as u64,
-        };
-        let Grouped { positions, lengths } = group(buckets, &lengths, group_key);
-        let has_gaps = positions.len() > self.keyed.len();
-        let order = positions.into_iter().map(|row| row.map_or(GAP, |row| self.keyed[row].row)).collect();
-        (order, Some(Groups { size: buckets.global_batch_size, lengths, has_gaps }))
-    }
-}
-
-/// The order of rows within a window.
-#[derive(Clone, Copy)]
-pub(super) enum RowOrder {
-    /// That of the dataset.
-    Files,
-    /// A keyed random order. Equal random keys give another order in each of these domains.
-    Keyed(u64),
-}
-
-impl RowOrder {
-    /// The sort key of a row with this random key.
-    fn key(self, random_key: u64) -> u64 {
-        match self {
-            Self::Files => 0,
-            Self::Keyed(domain) => xxh3_64_with_seed(&random_key.to_le_bytes(), domain),
-        }
-    }
-}
-
-impl FeedCore {
-    /// The epoch whose random values are drawn in `epoch`.
-    pub(super) fn drawing_epoch(&self, epoch: u64) -> u64 {
-        if self.settings.draws_once { 0 } else { epoch }
-    }
-
-    /// The order of rows in the windows of an epoch.
-    fn order(&self, epoch: u64) -> RowOrder {
-        match &self.settings {
-            FeedSettings { shuffle: false, .. } => RowOrder::Files,
-            // Rows keep their keys, so the epochs have different orders by different domains.
-            FeedSettings { draws_once: true, .. } => RowOrder::Keyed(ORDER_DOMAIN.wrapping_add(epoch)),
-            _ => RowOrder::Keyed(ORDER_DOMAIN),
-        }
-    }
 }

@@ -183,7 +183,7 @@ impl Resampler {
         let Resampling { part, size, .. } = *resampling;
         let [left, top, width, height] = resampling.area();
         let reads = resampling.reads(region);
-        // Scale the columns that are read, in all rows: what is stale above and below gives rows that nobody reads.
+        // Scale the columns that are read, in all rows: what is stale above and below gives rows that are not read.
         let lines_size = Size { height: size.height, width: part.width };
         let lines = sized(&mut self.lines, lines_size.values());
         let source = pixels(image.columns.pixels, image.columns.size())?;

@@ -2,6 +2,7 @@
 
 use forebay_policy::{Advice, Cut, Measured, Store, Weights, Workload, advise};
 
+use crate::given::{cut, store};
 use crate::random::Random;
 
 /// Samples of a batch, the unit that the simulation moves.
@@ -79,19 +80,6 @@ fn seconds(store: &Store, bytes_per_sample: f64, is_written: bool) -> f64 {
 
 fn seconds_to_write(store: &Store, cut: &Cut) -> f64 {
     seconds(store, cut.bytes_per_sample, true)
-}
-
-fn store(bytes_per_second: f64) -> Store {
-    Store {
-        bytes_per_second,
-        written_bytes_per_second: bytes_per_second,
-        seconds_per_request: 0.0,
-        bytes_per_request: 1e6,
-    }
-}
-
-fn cut(name: &str, compute_seconds_per_sample: f64, bytes_per_sample: f64, never_kept: bool) -> Cut {
-    Cut { name: name.to_owned(), compute_seconds_per_sample, bytes_per_sample, never_kept }
 }
 
 /// Reads of the source take 350 ms a batch; of the cache 160 ms as they are in the source, and 400 ms 2.5 times as

@@ -13,7 +13,7 @@ struct Trainer {
     cores: f64,
     /// Cores that its steps need.
     need: f64,
-    /// Cores, or what is worth as much of memory's bandwidth, that nobody sees being used.
+    /// Cores, or what is worth as much of memory's bandwidth, that is used unseen.
     hidden: f64,
     /// What a thread of the worker takes from a trainer that lacks it, relative to a thread of the trainer's.
     weight: f64,

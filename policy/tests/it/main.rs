@@ -1,6 +1,7 @@
 //! The policies against simulations: what they decide, and what follows of it.
 
 mod cache;
+mod given;
 mod local;
 mod plan;
 mod plan_properties;

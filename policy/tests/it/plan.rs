@@ -9,6 +9,7 @@ use forebay_policy::{
     plan,
 };
 
+use crate::given::{cut, store};
 use crate::random::Random;
 use crate::rivals::{self, Lab};
 use crate::training::Training;
@@ -16,19 +17,6 @@ use crate::training::Training;
 const SAMPLES_PER_BATCH: f64 = 32.0;
 /// What the simulation does is known, so that no tie is near.
 const EXACT: Option<Sureness> = Some(Sureness { samples: 1e6, error: 0.0 });
-
-pub(crate) fn store(bytes_per_second: f64) -> Store {
-    Store {
-        bytes_per_second,
-        written_bytes_per_second: bytes_per_second,
-        seconds_per_request: 0.0,
-        bytes_per_request: 1e6,
-    }
-}
-
-fn cut(name: &str, compute_seconds_per_sample: f64, bytes_per_sample: f64, never_kept: bool) -> Cut {
-    Cut { name: name.to_owned(), compute_seconds_per_sample, bytes_per_sample, never_kept }
-}
 
 /// A job whose needs lie around what its machines have, some well below and some above.
 pub(crate) fn random_job(seed: u64) -> (Job, Prices) {

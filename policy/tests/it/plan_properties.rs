@@ -5,7 +5,8 @@ use forebay_policy::{
     advise, plan,
 };
 
-use crate::plan::{computing, random_job, store};
+use crate::given::store;
+use crate::plan::{computing, random_job};
 use crate::random::Random;
 use crate::rivals;
 

@@ -276,7 +276,7 @@ fn none_are_wanted_beside_others_that_do_all_the_work() {
     let mut run = Run::new(&setup, settings(0, 100));
     run.go_on(1_500.0);
     assert_eq!(run.workers(), 0, "{}", run.history());
-    // One that leaves leaves nobody: rates are measured where something is computed.
+    // One that leaves leaves none: rates are measured where something is computed.
     run.simulation.drain("w0");
     run.simulation.drain("w1");
     run.go_on(300.0);
