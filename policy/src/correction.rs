@@ -55,13 +55,21 @@ impl Correction {
         self.waits = Waits::default();
     }
 
-    /// Learns from an interval with all of the `workers` there. Returns whether trainers surely wait for longer than
-    /// `bound` of their time, in which case there is more variance now.
-    pub(crate) fn learn(&mut self, interval: Interval, pool: &Pool, workers: u32, bound: f64) -> bool {
-        if interval.reading_seconds <= 0.0 {
-            return false;
+    /// Counts an interval with all of the workers there.
+    pub(crate) fn add(&mut self, interval: Interval) {
+        if interval.reading_seconds > 0.0 {
+            self.waits.add((interval.waited_seconds / interval.reading_seconds).min(1.0));
         }
-        self.waits.add((interval.waited_seconds / interval.reading_seconds).min(1.0));
+    }
+
+    /// Whether enough was measured, and does not rule out that trainers wait for longer than `bound` of their time.
+    pub(crate) fn may_wait(&self, bound: f64) -> bool {
+        self.waits.estimate().is_some_and(|(share, error)| share + error > bound)
+    }
+
+    /// Learns from the intervals with all of the `workers` there. Returns whether trainers surely wait for longer than
+    /// `bound` of their time, in which case there is more variance now.
+    pub(crate) fn learn(&mut self, pool: &Pool, workers: u32, bound: f64) -> bool {
         let Some((share, error)) = self.waits.estimate() else { return false };
         if self.is_futile || share - error <= bound {
             return false;

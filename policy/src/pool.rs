@@ -118,7 +118,7 @@ impl Pool {
 
     /// What the best `workers` of the live ones have together, usual ones in the place of those that are missing, and
     /// the others.
-    fn capacity(&self, workers: u32) -> f64 {
+    pub(crate) fn capacity(&self, workers: u32) -> f64 {
         let live = self.together.len().min(usize::try_from(workers).unwrap_or(usize::MAX));
         let best = live.checked_sub(1).map_or(0.0, |last| self.together[last]);
         self.others + best + (f64::from(workers) - live as f64) * self.usual
@@ -131,8 +131,7 @@ impl Pool {
         }
         let capacity = self.capacity(workers);
         let surplus = capacity / self.load - 1.0;
-        let variance = self.variances.0 * (1.0 + surplus) + self.variances.1;
-        wait_share(surplus, variance, self.ahead * capacity)
+        wait_share(surplus, self.variances.0 + self.variances.1, self.ahead * capacity)
     }
 
     /// The number from `min` to `max` that the goal asks for. With `strictness` 2 the bound of waits is halved.

@@ -224,15 +224,21 @@ impl WorkerPolicy {
             return if needs_all { (max, Why::Rates) } else { (target, Why::Measuring) };
         }
         self.has_measured = true;
-        if pool.scaled(1.0 - pool.error).workers(&goal, min, max, 1.0) > target {
-            return (pool.likely(&goal, min, max), Why::Rates);
-        }
         // Waits count when all workers are there and have computed a window ahead.
         let filled_at = self.arrived_at.unwrap_or(self.changed_at + patience_seconds)
             + settle_seconds.max(2.0 * pool.window_seconds);
-        let interval = interval.filter(|_| live >= target && now >= filled_at);
+        if let Some(interval) = interval.filter(|_| live >= target && now >= filled_at) {
+            self.correction.add(interval);
+        }
+        let low = pool.scaled(1.0 - pool.error);
+        // Where the rates fit, only variance asks for more, and measured waits have to agree. A buffer that fills is a
+        // burst too, and no trainer waits for it.
+        let is_enough = low.load <= pool.capacity(target) && !self.correction.may_wait(goal.wait_bound());
+        if !is_enough && low.workers(&goal, min, max, 1.0) > target {
+            return (pool.likely(&goal, min, max), Why::Rates);
+        }
         let bound = goal.wait_bound().max(pool.wait(target));
-        if interval.is_some_and(|interval| self.correction.learn(interval, pool, target, bound)) {
+        if self.correction.learn(pool, target, bound) {
             let pool = pool.with_more_variance(self.correction.variance());
             // Nothing says yet that more help, so twice as many are enough for now.
             let (more, most) = (target.saturating_add(1).min(max), target.saturating_mul(2).min(max));

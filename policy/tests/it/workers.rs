@@ -402,3 +402,32 @@ fn money_settles_where_an_epoch_is_cheapest() {
         assert!(cost(run.workers()) <= 1.05 * best, "{prices}: {best}: {}", run.history());
     }
 }
+
+#[test]
+fn trainers_that_take_in_bursts_and_never_wait_need_no_more_workers() {
+    // A worker computes four times what the trainer takes: 20 windows at once, then nothing for a while.
+    let mut policy = WorkerPolicy::new(settings(0, 8)).expect("valid settings");
+    let mut wanted = Vec::new();
+    for second in 0..300_u32 {
+        let seconds = f64::from(second);
+        let bursts = u64::from(second / 5);
+        let feed = FeedSeen {
+            feed: "bursts".to_owned(),
+            readers: 1,
+            samples_taken: bursts * 200 + u64::from(second),
+            waited_seconds: 0.0,
+            reading_seconds: seconds,
+            samples_per_window: 10.0,
+        };
+        let worker = WorkerSeen {
+            worker: "w".to_owned(),
+            slots: 1,
+            computed_samples: [("bursts".to_owned(), feed.samples_taken)].into(),
+            busy_seconds: [("bursts".to_owned(), feed.samples_taken as f64 / 160.0)].into(),
+            ..WorkerSeen::default()
+        };
+        let seen = Observation { seconds, feeds: vec![feed], workers: vec![worker], files_left: 0 };
+        wanted.push(policy.observe(&seen).workers);
+    }
+    assert_eq!(wanted.iter().max(), Some(&1), "{wanted:?}");
+}
