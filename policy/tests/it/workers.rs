@@ -405,16 +405,15 @@ fn money_settles_where_an_epoch_is_cheapest() {
 
 #[test]
 fn trainers_that_take_in_bursts_and_never_wait_need_no_more_workers() {
-    // A worker computes four times what the trainer takes: 20 windows at once, then nothing for a while.
+    // A worker computes four times what the trainer takes, which is 28 windows in one second and 12 in the next.
     let mut policy = WorkerPolicy::new(settings(0, 8)).expect("valid settings");
     let mut wanted = Vec::new();
     for second in 0..300_u32 {
         let seconds = f64::from(second);
-        let bursts = u64::from(second / 5);
         let feed = FeedSeen {
             feed: "bursts".to_owned(),
             readers: 1,
-            samples_taken: bursts * 200 + u64::from(second),
+            samples_taken: u64::from(second) * 200 + u64::from(second % 2) * 80,
             waited_seconds: 0.0,
             reading_seconds: seconds,
             samples_per_window: 10.0,
@@ -423,7 +422,7 @@ fn trainers_that_take_in_bursts_and_never_wait_need_no_more_workers() {
             worker: "w".to_owned(),
             slots: 1,
             computed_samples: [("bursts".to_owned(), feed.samples_taken)].into(),
-            busy_seconds: [("bursts".to_owned(), feed.samples_taken as f64 / 160.0)].into(),
+            busy_seconds: [("bursts".to_owned(), feed.samples_taken as f64 / 800.0)].into(),
             ..WorkerSeen::default()
         };
         let seen = Observation { seconds, feeds: vec![feed], workers: vec![worker], files_left: 0 };
