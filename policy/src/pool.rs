@@ -131,7 +131,9 @@ impl Pool {
         }
         let capacity = self.capacity(workers);
         let surplus = capacity / self.load - 1.0;
-        wait_share(surplus, self.variances.0 + self.variances.1, self.ahead * capacity)
+        // Workers with much more capacity than the load stand still most of the time, and add no variance then.
+        let variance = self.variances.0 * (1.0 + surplus.min(1.0)) + self.variances.1;
+        wait_share(surplus, variance, self.ahead * capacity)
     }
 
     /// The number from `min` to `max` that the goal asks for. With `strictness` 2 the bound of waits is halved.
@@ -223,6 +225,14 @@ mod tests {
         }
         assert_eq!(pool(50.0, 0.0).workers(&goal, 0, 8, 1.0), 8, "the maximum");
         assert_eq!(pool(0.0, 0.0).workers(&goal, 3, 8, 1.0), 3, "the minimum");
+    }
+
+    #[test]
+    fn many_workers_keep_trainers_from_waiting_whatever_the_variance() {
+        for variance in [0.1, 1.0, 4.0, 64.0] {
+            assert!(pool(0.23, variance).wait(64) < 1e-4, "{variance}");
+        }
+        assert!(pool(0.23, 4.0).workers(&WorkerGoal::default(), 0, 1000, 1.0) <= 3);
     }
 
     #[test]

@@ -33,13 +33,13 @@ def script(tmp_path: Path) -> Path:
     return write_script(tmp_path, rows=ROWS, batch_size=10, window_rows=20, milliseconds=2, rows_per_file=20)
 
 
-def trainer(uri: str, epochs: int, step: float = 0, **options) -> subprocess.Popen:
+def trainer(uri: str, epochs: int, step: float = 0, output=subprocess.PIPE, **options) -> subprocess.Popen:
     command = [sys.executable, "-c", LOOP, uri, str(epochs), str(step), json.dumps(options)]
     paths = os.pathsep.join(filter(None, [str(PACKAGE), os.environ.get("PYTHONPATH", "")]))
     return subprocess.Popen(
         command,
         env=environment() | {"PYTHONPATH": paths},
-        stdout=subprocess.PIPE,
+        stdout=output,
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -83,12 +83,14 @@ def test_remote_workers_go_when_local_ones_do_the_work(tmp_path):
     script = write_script(tmp_path, rows=3_000, batch_size=10, window_rows=20, milliseconds=10, rows_per_file=20)
     digests = [batch.ids for batch in undisturbed(script, 1).values()]
     with Server(script, "--workers", "0..3", *QUICK) as server, ExitStack() as stack:
-        # Ten samples in 160 ms are 62 in a second, and a thread makes a hundred.
-        slow = stack.enter_context(trainer(server.uri, 100, 0.16))
+        # Ten samples in 160 ms are 62 in a second, and a thread makes a hundred. A pipe that is not read would stop the
+        # trainers soon.
+        output = stack.enter_context((tmp_path / "slow.jsonl").open("w"))
+        slow = stack.enter_context(trainer(server.uri, 100, 0.16, output))
         stack.callback(slow.kill)
         until("a worker", lambda: children(server))
         until("a decision by rates", lambda: ": trainers take" in status(server)["scaling"]["reason"], 120)
-        beside_it = stack.enter_context(trainer(server.uri, 100, 0.16, local_worker=4))
+        beside_it = stack.enter_context(trainer(server.uri, 100, 0.16, subprocess.DEVNULL, local_worker=4))
         stack.callback(beside_it.kill)
         until("a local worker", lambda: beside(server))
         until("no other worker", lambda: not children(server), 180)
@@ -97,7 +99,7 @@ def test_remote_workers_go_when_local_ones_do_the_work(tmp_path):
         # Without it, they come back, and no sample is lost.
         beside_it.kill()
         until("a worker again", lambda: children(server), 120)
-        first = [json.loads(slow.stdout.readline()) for _ in range(20)]
+        first = [json.loads(line) for line in Path(output.name).read_text().splitlines()[:20]]
         assert [line[1] for line in first] == [10 * step for step in range(20)]
         assert [[str(id) for id in line[2]] for line in first] == [list(ids) for ids in digests[:20]]
 
