@@ -7,8 +7,10 @@
 //!
 //! What keeps the number still:
 //!
-//! - It grows when even the low end of the measured load asks for more, and shrinks when the high end asks for less at
-//!   half the bound of waits, in several observations in a row. Between the two is a band in which it stays.
+//! - It grows when even the low end of the measured load asks for more: by itself if that load exceeds the capacity,
+//!   and otherwise, where only variance asks for it, if measured waits may exceed the bound. It shrinks when the high
+//!   end asks for less at half the bound of waits, in several observations in a row. Between the two is a band in which
+//!   it stays.
 //! - Nothing is decided while workers start, nor within a settling time after they came. If they do not come, the
 //!   policy decides with those that are there.
 //! - The wanted number does not depend on how many workers are lost: the program that starts workers replaces them.
@@ -230,11 +232,7 @@ impl WorkerPolicy {
         if let Some(interval) = interval.filter(|_| live >= target && now >= filled_at) {
             self.correction.add(interval);
         }
-        let low = pool.scaled(1.0 - pool.error);
-        // Where the rates fit, only variance asks for more, and measured waits have to agree. A buffer that fills is a
-        // burst too, and no trainer waits for it.
-        let is_enough = low.load <= pool.capacity(target) && !self.correction.may_wait(goal.wait_bound());
-        if !is_enough && low.workers(&goal, min, max, 1.0) > target {
+        if self.asks_for_more(&pool.scaled(1.0 - pool.error), target) {
             return (pool.likely(&goal, min, max), Why::Rates);
         }
         let bound = goal.wait_bound().max(pool.wait(target));
@@ -256,6 +254,16 @@ impl WorkerPolicy {
             }
             _ => (target, Why::Rates),
         }
+    }
+
+    /// Whether this load, the low end of what was measured, asks for more than `workers`. Where it fits into them, only
+    /// variance does, and measured waits have to agree: a buffer that fills is a burst too, and no trainer waits for
+    /// it.
+    fn asks_for_more(&self, low: &Pool, workers: u32) -> bool {
+        let WorkerSettings { goal, min, max, .. } = self.settings;
+        let fits = low.load <= low.capacity(workers);
+        (!fits || self.correction.may_wait(goal.wait_bound()))
+            && low.workers(&goal, least(min, low), max, 1.0) > workers
     }
 
     /// Workers that are counted and not draining, the fastest first, and what each has in slots of a usual worker.
@@ -282,7 +290,6 @@ impl WorkerPolicy {
         }
         let WorkerSettings { goal, min, max, .. } = self.settings;
         let min = least(min, pool);
-        let wants = |factor: f64, strictness: f64| pool.scaled(factor).workers(&goal, min, max, strictness);
         let error = Some(pool.error).filter(|error| error.is_finite());
         let sure = error.unwrap_or(1.0).min(ERROR_MAX);
         // Where the wanted number changes: between a thousandth and a thousand times the demand.
@@ -296,8 +303,8 @@ impl WorkerPolicy {
             }
             Some(pool.demand * yes)
         };
-        let more = |factor: f64| wants(factor * (1.0 - sure), 1.0) > workers;
-        let fewer = |factor: f64| wants(factor * (1.0 + sure), 2.0) < workers;
+        let more = |factor: f64| self.asks_for_more(&pool.scaled(factor * (1.0 - sure)), workers);
+        let fewer = |factor: f64| pool.scaled(factor * (1.0 + sure)).workers(&goal, min, max, 2.0) < workers;
         Some(Evidence {
             demand: pool.demand,
             per_worker: pool.demand / pool.load * self.usual,
