@@ -317,6 +317,13 @@ impl Server {
         let mut drained = Some(drained);
         loop {
             tokio::select! {
+                // This process's worker joins before the first connection is accepted. Otherwise the first reader might
+                // hear that there are no workers.
+                biased;
+                computed = &mut computing, if drained.is_some() => {
+                    computed?;
+                    drained.take().map(|drained| drained.send(()));
+                }
                 served = &mut serving => {
                     crashes.inspect(|crashes| crashes.remove());
                     return served;
@@ -324,10 +331,6 @@ impl Server {
                 () = &mut watching => {}
                 () = &mut deciding => {}
                 () = &mut reloading => {}
-                computed = &mut computing, if drained.is_some() => {
-                    computed?;
-                    drained.take().map(|drained| drained.send(()));
-                }
             }
         }
     }
@@ -475,6 +478,19 @@ mod tests {
             do_action(Action::default()),
             list_actions(Empty {}),
         ]
+    }
+
+    #[tokio::test]
+    async fn a_server_has_its_worker_before_it_accepts_a_connection() {
+        let folder = tempfile::tempdir().unwrap();
+        let session = Session::builder().base(folder.path()).root(folder.path().to_str().unwrap()).build().unwrap();
+        let server = Server::bind(([127, 0, 0, 1], 0).into()).await.unwrap();
+        let health = Arc::clone(&server.health);
+        let serving = server.serve(Arc::new(session), std::future::pending());
+        tokio::pin!(serving);
+        assert!(futures::poll!(&mut serving).is_pending());
+        let metrics = health.metrics().await.unwrap().text().unwrap();
+        assert!(metrics.contains("\nforebay_dispatcher_workers 1\n"), "{metrics}");
     }
 
     #[tokio::test]

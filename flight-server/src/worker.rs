@@ -225,9 +225,6 @@ impl WorkerService {
         let (mut pause, mut busy, mut drain_until) = (Instant::now(), Instant::now(), None);
         let (mut has_news, mut is_reachable) = (false, None);
         loop {
-            // A dispatcher in this process answers at once. This loop, while it has news, must not keep the rest of the
-            // server's task from being polled: the part that accepts connections.
-            tokio::task::yield_now().await;
             has_news |= self.take_stock(&feeds.files);
             feeds.retry();
             if drain_until.is_some_and(|until| Instant::now() >= until || self.machine.lock().is_empty()) {
@@ -291,6 +288,9 @@ impl WorkerService {
                 }
                 () = sleep_until(wake.unwrap_or(Instant::now())), if wake.is_some() => {}
             }
+            // A dispatcher in this process answers at once. This loop, while it has news, must not keep the rest of the
+            // server's task from being polled: the part that accepts connections.
+            tokio::task::yield_now().await;
         }
     }
 

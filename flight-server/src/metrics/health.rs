@@ -41,7 +41,7 @@ impl Health {
     }
 
     /// The metrics, if the process serves now or within a moment.
-    pub(super) async fn metrics(&self) -> Option<&Metrics> {
+    pub(crate) async fn metrics(&self) -> Option<&Metrics> {
         // A receiver whose sender lives gets an answer; without one in time, the metrics are not there.
         let _ = timeout(START, self.has_metrics.subscribe().wait_for(|&is_there| is_there)).await;
         self.metrics.get()
