@@ -90,7 +90,7 @@ pub(crate) struct WorkArguments {
     /// What things cost: worker=0.31/h,trainer=8/h,storage=0.02/GB-month. The choice is then the cheapest.
     #[arg(long, value_name = "PRICES")]
     pub(crate) price: Option<Prices>,
-    /// About how long to measure.
+    /// About how long to measure; at most 5 % of the rows are measured.
     #[arg(long, value_name = "SECONDS", default_value_t = 5.0, value_parser = script::seconds)]
     pub(crate) measure_for: f64,
 }
@@ -134,13 +134,11 @@ impl FromStr for WeightsArgument {
     }
 }
 
-/// Parses a time such as `120ms`, `0.2s` or `0.2`, in seconds.
+/// Parses a time such as `120ms` or `0.2s`, in seconds. A number without a unit might be meant as either.
 fn step_time(text: &str) -> Result<f64, String> {
-    let (number, unit) = match text.strip_suffix("ms") {
-        Some(number) => (number, 1e-3),
-        None => (text.strip_suffix('s').unwrap_or(text), 1.0),
-    };
-    let seconds = number.trim().parse::<f64>().ok().map(|number| number * unit);
+    let number = text.strip_suffix("ms").map(|number| (number, 1e-3));
+    let number = number.or_else(|| text.strip_suffix('s').map(|number| (number, 1.0)));
+    let seconds = number.and_then(|(number, unit)| Some(number.trim().parse::<f64>().ok()? * unit));
     seconds.filter(|seconds| (1e-6..=1e6).contains(seconds)).ok_or_else(|| "write a time such as 120ms or 0.2s".into())
 }
 
@@ -185,11 +183,20 @@ fn show(trial: &Trial, measured: &Measured, advice: &Advice) -> Result<()> {
 /// How much was measured.
 pub(crate) fn measured_line(trial: &Trial) -> String {
     format!(
-        "measured {} of {} rows, {:.2} ms of a thread for each sample",
+        "measured {} of {} rows ({:.1} %), {} of a thread for each sample",
         HumanCount(trial.rows),
         HumanCount(trial.rows_of_epoch),
-        trial.seconds_per_sample() * 1e3
+        trial.rows as f64 / trial.rows_of_epoch.max(1) as f64 * 100.0,
+        per_sample(trial)
     )
+}
+
+/// The time that a thread needs for a sample.
+pub(crate) fn per_sample(trial: &Trial) -> String {
+    match trial.seconds_per_sample() {
+        seconds if seconds < 1e-3 => format!("{:.1} \u{b5}s", seconds * 1e6),
+        seconds => format!("{:.2} ms", seconds * 1e3),
+    }
 }
 
 /// What may be kept: nothing, or something of any place but the end of the query.
@@ -280,10 +287,10 @@ mod tests {
 
     #[test]
     fn times_and_weights_are_parsed() {
-        for (text, seconds) in [("120ms", 0.12), ("0.2s", 0.2), ("2", 2.0), ("1.5 s", 1.5)] {
+        for (text, seconds) in [("120ms", 0.12), ("0.2s", 0.2), ("1.5 s", 1.5)] {
             assert!((step_time(text).unwrap() - seconds).abs() < 1e-12, "{text}");
         }
-        for text in ["", "0", "-1s", "fast", "1m", "NaN", "infs"] {
+        for text in ["", "0s", "120", "-1s", "fast", "1m", "NaN", "infs"] {
             step_time(text).unwrap_err();
         }
         let weights = "time=1, rate=0.5".parse::<WeightsArgument>().unwrap().0;

@@ -35,6 +35,7 @@ fn show(garbage: &Garbage, root: &str, dry_run: bool) -> Result<()> {
         ("artifact without an entry in the catalog", &garbage.artifacts),
         ("unfinished job that no process works on", &garbage.jobs),
         ("entry of an artifact that is gone", &garbage.entries),
+        ("object of a measurement that was not finished", &garbage.trials),
         ("kept, since it cannot be judged", &garbage.problems),
     ] {
         for url in urls {

@@ -11,7 +11,6 @@ mod formats;
 mod gc;
 mod logs;
 mod materialize;
-mod memory;
 mod metrics;
 mod operators;
 mod options;

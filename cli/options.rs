@@ -1,5 +1,7 @@
 //! Flags for the options of feeds, of reading them and of sessions, generated from the table that declares the options.
 
+use std::marker::PhantomData;
+
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches};
@@ -10,12 +12,30 @@ use serde_json::Value;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Flags<T>(pub(crate) T);
 
-/// The session flags of a worker. Windows and the root folder are the dispatcher's business.
+/// The session flags of a process of role `R`.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct WorkerFlags(pub(crate) SessionOptions);
+pub(crate) struct SessionFlags<R>(pub(crate) SessionOptions, PhantomData<R>);
 
-/// The options of a session that a worker does not take.
-const NOT_FOR_WORKERS: [&str; 2] = ["root", "window_memory_limit"];
+/// A role that leaves out options of a session.
+pub(crate) trait Role {
+    const LEAVES_OUT: &[&str];
+}
+
+/// A server. It has a memory limit of its own, and runs no query over whole tables.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Serves;
+
+impl Role for Serves {
+    const LEAVES_OUT: &[&str] = &["batch_memory_limit", "memory_limit", "spill_folder"];
+}
+
+/// A worker. Windows and the root folder are the dispatcher's business.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Works;
+
+impl Role for Works {
+    const LEAVES_OUT: &[&str] = &["batch_memory_limit", "memory_limit", "root", "spill_folder", "window_memory_limit"];
+}
 
 impl<T: OptionSet> Args for Flags<T> {
     fn augment_args(command: Command) -> Command {
@@ -29,7 +49,7 @@ impl<T: OptionSet> Args for Flags<T> {
 
 impl<T: OptionSet> FromArgMatches for Flags<T> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
-        given(T::TABLE, matches).map(Self)
+        given(T::TABLE.iter(), matches).map(Self)
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
@@ -38,10 +58,9 @@ impl<T: OptionSet> FromArgMatches for Flags<T> {
     }
 }
 
-impl Args for WorkerFlags {
+impl<R: Role> Args for SessionFlags<R> {
     fn augment_args(command: Command) -> Command {
-        let table = SessionOptions::TABLE.iter().filter(|spec| spec.in_cli);
-        command.args(table.filter(|spec| !NOT_FOR_WORKERS.contains(&spec.name)).map(flag))
+        command.args(taken::<R>().map(flag))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -49,9 +68,9 @@ impl Args for WorkerFlags {
     }
 }
 
-impl FromArgMatches for WorkerFlags {
+impl<R: Role> FromArgMatches for SessionFlags<R> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
-        given(SessionOptions::TABLE, matches).map(Self)
+        given(taken::<R>(), matches).map(|options| Self(options, PhantomData))
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
@@ -60,19 +79,23 @@ impl FromArgMatches for WorkerFlags {
     }
 }
 
+/// The options of a session that a process of role `R` takes as flags.
+fn taken<R: Role>() -> impl Iterator<Item = &'static OptionSpec> {
+    SessionOptions::TABLE.iter().filter(|spec| spec.in_cli && !R::LEAVES_OUT.contains(&spec.name))
+}
+
 /// Returns the options whose flags are among `matches`.
-fn given<T: OptionSet>(table: &[OptionSpec], matches: &ArgMatches) -> Result<T, Error> {
-    let value = |spec: &OptionSpec| {
+fn given<T: OptionSet>(table: impl Iterator<Item = &'static OptionSpec>, matches: &ArgMatches) -> Result<T, Error> {
+    let value = |spec: &'static OptionSpec| {
         let value = matches.try_get_one::<Value>(spec.name).ok().flatten();
         value.map(|value| (spec.name, value.clone()))
     };
-    T::of(table.iter().filter_map(value)).map_err(|error| Error::raw(ErrorKind::ValueValidation, error))
+    T::of(table.filter_map(value)).map_err(|error| Error::raw(ErrorKind::ValueValidation, error))
 }
 
 /// The arguments with which a worker has the options of this session.
 pub(crate) fn of_worker(options: &SessionOptions) -> Vec<String> {
     let values = serde_json::to_value(options).expect("plain data becomes JSON");
-    let table = SessionOptions::TABLE.iter().filter(|spec| spec.in_cli && !NOT_FOR_WORKERS.contains(&spec.name));
     let argument = |spec: &OptionSpec| {
         let flag = spec.name.replace('_', "-");
         match &values[spec.name] {
@@ -81,7 +104,7 @@ pub(crate) fn of_worker(options: &SessionOptions) -> Vec<String> {
             value => Some(format!("--{flag}={value}")),
         }
     };
-    table.filter_map(argument).collect()
+    taken::<Works>().filter_map(argument).collect()
 }
 
 fn flag(spec: &'static OptionSpec) -> Arg {
@@ -164,10 +187,10 @@ mod tests {
     #[test]
     fn a_worker_has_the_options_of_its_server() {
         let given = ["--threads", "3", "--lookup-memory-limit", "1MiB"];
-        let command = || WorkerFlags::augment_args(Command::new("worker").no_binary_name(true));
+        let command = || SessionFlags::<Works>::augment_args(Command::new("worker").no_binary_name(true));
         let read = |arguments: &[String]| {
             let matches = command().try_get_matches_from(arguments).expect("good flags");
-            WorkerFlags::from_arg_matches(&matches).expect("good flags").0
+            SessionFlags::<Works>::from_arg_matches(&matches).expect("good flags").0
         };
         let options = read(&given.map(str::to_owned));
         assert_eq!((options.threads, options.lookup_memory_limit), (Some(3), Some(1 << 20)));

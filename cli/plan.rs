@@ -9,7 +9,7 @@ use forebay_engine::{Error, Trial};
 use indicatif::HumanCount;
 use serde::Serialize;
 
-use crate::advise::{Measurement, TrialArguments, measured_line};
+use crate::advise::{Measurement, TrialArguments, measured_line, per_sample};
 use crate::exit::refuse;
 use crate::output::{self, Format};
 use crate::scaling::{WorkerRange, share};
@@ -24,7 +24,7 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     measured: TrialArguments,
     /// How many workers there may be: a range such as 0..32, or a number.
-    #[arg(long, value_name = "MIN..MAX", default_value = "0..32")]
+    #[arg(long, value_name = "MIN..MAX", default_value = "0..32", value_parser = workers)]
     workers: WorkerRange,
     /// Cores of each worker, as fast as those of this machine.
     #[arg(long, value_name = "CORES", default_value_t = 4.0, value_parser = cores)]
@@ -51,6 +51,19 @@ fn cores(text: &str) -> Result<f64, String> {
     cores.ok_or_else(|| "must be a number of cores, such as 4".to_owned())
 }
 
+/// Parses how many workers there may be. None, if trainers' hosts compute everything.
+fn workers(text: &str) -> Result<WorkerRange, String> {
+    match text.trim() {
+        "0" => Ok(WorkerRange { min: 0, max: 0 }),
+        text => text.parse(),
+    }
+}
+
+/// Writes the names of a job's fields in a hint as flags.
+fn with_flags(hint: &str) -> String {
+    hint.replace("\"host_cores\"", "--trainer-host-cores").replace("\"most\"", "--workers")
+}
+
 /// What was measured, and what follows from it.
 #[derive(Serialize)]
 struct Report<'a> {
@@ -70,8 +83,8 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
     }
     let Measurement { pipeline, trial, measured } = arguments.measured.measure().await?;
     let job = arguments.job(&trial, measured);
-    let planned =
-        plan(&job, work.price.as_ref()).map_err(|error| Error::invalid(error.message).with_hint(error.hint))?;
+    let planned = plan(&job, work.price.as_ref())
+        .map_err(|error| Error::invalid(error.message).with_hint(with_flags(&error.hint)))?;
     match arguments.output {
         Format::Json => output::json(&Report {
             pipeline: &pipeline,
@@ -161,8 +174,8 @@ fn show(trial: &Trial, planned: &Plan, prices: Option<&Prices>) -> Result<()> {
     output::line("")?;
     output::line(&planned.to_string())?;
     output::line(&format!(
-        "a sample takes {:.2} ms of a core, within {:.0} % by {} samples",
-        trial.seconds_per_sample() * 1e3,
+        "a sample takes {} of a core, within {:.0} % by {} samples",
+        per_sample(trial),
         trial.error * 100.0,
         HumanCount(trial.samples)
     ))

@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Args;
-use forebay_engine::{Error, Session, SessionOptions, parse_bytes};
+use forebay_engine::{Error, Output, Session, SessionOptions, parse_bytes};
 
 use crate::exit::refuse;
 use crate::options::Flags;
+use crate::output;
 
 /// The script, and the session that runs it.
 #[derive(Args, Clone, Debug)]
@@ -23,7 +24,10 @@ impl ScriptArguments {
     /// Reads the script and runs it in a new session.
     pub(crate) async fn open(&self) -> Result<Session> {
         let (session, text) = self.read()?;
-        session.execute(&self.file.display().to_string(), &text).await?;
+        let outputs = session.execute(&self.file.display().to_string(), &text).await?;
+        if outputs.iter().any(|output| matches!(output, Output::Query(_))) {
+            output::note("note: the script's queries were checked and not run; `forebay sql` shows their rows");
+        }
         Ok(session)
     }
 

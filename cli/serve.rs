@@ -5,11 +5,10 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use clap::Args;
-use forebay_engine::SessionOptions;
 use forebay_flight_server::{Roles, Scripts};
 use serde_json::json;
 
-use crate::options::Flags;
+use crate::options::{Serves, SessionFlags};
 use crate::scaling::ScalingArguments;
 use crate::script;
 use crate::scripts::ScriptFiles;
@@ -22,7 +21,7 @@ pub(crate) struct Arguments {
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     #[command(flatten)]
-    session: Flags<SessionOptions>,
+    session: SessionFlags<Serves>,
     /// Port to listen on; 0 takes a free port.
     #[arg(long, default_value_t = 7070)]
     port: u16,

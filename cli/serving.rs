@@ -6,14 +6,13 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use forebay_engine::SessionOptions;
+use forebay_engine::{MemoryDefaults, SessionOptions};
 use forebay_flight_client::ConnectOptions;
 use forebay_flight_server::{Reload, Server};
 use serde_json::Value;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::exit::{Interrupted, refuse};
-use crate::memory::MemoryDefaults;
 use crate::metrics::MetricsArguments;
 use crate::options;
 use crate::output::{self, Format};
@@ -101,6 +100,7 @@ impl ServingArguments {
     ) -> Result<LocalWorkers> {
         // Together they take what the server may take.
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let cores = options.cpu_limit.map_or(cores, |most| cores.min(most));
         let (most, share) = (u64::from(range.max), usize::try_from(range.max).unwrap_or(usize::MAX));
         let options = &SessionOptions {
             threads: options.threads.or(Some((cores / share).max(1))),

@@ -3,13 +3,19 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use arrow::compute::concat_batches;
 use clap::Args;
-use forebay_engine::{Output, SessionOptions};
+use forebay_engine::{Output, Preview, Query, SessionOptions};
 use serde_json::{Map, Value, json};
+use tokio::signal::unix::{SignalKind, signal};
 
+use crate::exit::Interrupted;
 use crate::options::Flags;
 use crate::output::{self, Format};
 use crate::script;
+
+/// The most rows that are shown as a table.
+const TEXT_ROWS_MAX: usize = 10_000;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -36,14 +42,52 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
     texts.extend(arguments.command.map(|text| ("command".to_owned(), text)));
     for (name, text) in texts {
         for answer in session.execute(&name, &text).await? {
-            print(&answer, arguments.output)?;
+            print(&answer, arguments.output).await?;
         }
     }
     Ok(())
 }
 
-fn print(answer: &Output, format: Format) -> Result<()> {
+/// Runs a query, and prints its rows.
+async fn print_rows(query: &Query, format: Format) -> Result<()> {
+    let mut rows = query.rows()?;
+    let (mut batches, mut left) = (Vec::new(), TEXT_ROWS_MAX);
+    while let Some(batch) = rows.next().await.transpose()? {
+        match format {
+            Format::Json => Preview::of(batch).json()?.iter().try_for_each(output::json)?,
+            // The width of a column is known after the last row.
+            Format::Text => {
+                let shown = batch.slice(0, left.min(batch.num_rows()));
+                left -= shown.num_rows();
+                let is_cut = shown.num_rows() < batch.num_rows();
+                batches.push(shown);
+                if is_cut {
+                    output::note(&format!("note: the first {TEXT_ROWS_MAX} rows are shown; --output json prints all"));
+                    break;
+                }
+            }
+        }
+    }
+    match format {
+        Format::Json => Ok(()),
+        Format::Text => output::table(&Preview::of(concat_batches(&query.schema(), &batches)?).table()?),
+    }
+}
+
+/// Completes when the process is interrupted or terminated.
+async fn interrupted() -> Result<()> {
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
+    Ok(())
+}
+
+async fn print(answer: &Output, format: Format) -> Result<()> {
     match (answer, format) {
+        // Dropping the query removes what it has spilled.
+        (Output::Query(query), _) => tokio::select! {
+            printed = print_rows(query, format) => printed,
+            told = interrupted() => told.and_then(|()| Err(Interrupted("interrupted".to_owned()).into())),
+        },
         (Output::Done(text) | Output::CreatedPipeline { done: text, .. } | Output::Text(text), Format::Text) => {
             output::line(text.trim_end())
         }

@@ -10,7 +10,7 @@ use forebay_flight_server::Roles;
 use serde_json::json;
 
 use crate::exit::refuse;
-use crate::options::WorkerFlags;
+use crate::options::{SessionFlags, Works};
 use crate::script;
 use crate::serving::{BoundServer, ServingArguments, until_interrupted_again};
 
@@ -27,7 +27,7 @@ pub(crate) struct Arguments {
     #[arg(long, hide = true)]
     end_with_stdin: bool,
     #[command(flatten)]
-    session: WorkerFlags,
+    session: SessionFlags<Works>,
     #[command(flatten)]
     serving: ServingArguments,
 }

@@ -30,6 +30,7 @@
 //!
 //! The engine knows neither Flight nor the command line, and writes only through `forebay-storage`.
 
+mod batch;
 mod blocked;
 mod build;
 mod compile;
@@ -41,6 +42,7 @@ mod feed;
 mod function;
 mod job;
 mod measure;
+mod memory;
 mod pipeline;
 mod planner;
 mod preview;
@@ -52,6 +54,7 @@ mod tables;
 mod tensor_parameter;
 mod turns;
 
+pub use batch::{Query, QueryRows};
 pub use build::build;
 pub use cpu_time::cpu_time;
 pub use error::{Error, ErrorKind, Result};
@@ -69,6 +72,7 @@ pub use forebay_protocol::{
 pub use function::{BatchFn, CallError, Function};
 pub use job::{FilePlan, Job, JobProgress, JobSpec, Materialized, SharedJob};
 pub use measure::Measurement;
+pub use memory::MemoryDefaults;
 pub use pipeline::Pipeline;
 pub use preview::Preview;
 pub use session::{Broken, Output, Session, SessionBuilder};

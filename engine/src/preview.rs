@@ -70,6 +70,11 @@ impl Feed {
 }
 
 impl Preview {
+    /// Rows to show.
+    pub fn of(rows: RecordBatch) -> Self {
+        Self { pipeline: "query".to_owned(), rows, bad_rows: 0 }
+    }
+
     /// The number of rows.
     pub fn num_rows(&self) -> usize {
         self.rows.num_rows()

@@ -38,7 +38,9 @@ from ._jobs import JobProgress, JobResult, Materialized
 from ._keywords import explained
 from ._loader import Loader
 from ._native import __version__
-from ._session import Pipeline, Preview, Server, Session, default_session
+from ._preview import Preview
+from ._query import Query
+from ._session import Pipeline, Server, Session, default_session
 from ._sql import literal as _literal
 from ._table import Table
 from ._udf import Udf, tensor, udf
@@ -67,6 +69,7 @@ __all__ = [
     "NotFoundError",
     "Pipeline",
     "Preview",
+    "Query",
     "Ragged",
     "Server",
     "Session",
@@ -231,7 +234,8 @@ def connect(
 def sql(text: str | os.PathLike[str], **tables: Any) -> Pipeline | Any:
     """Runs a script, or compiles a query. `tables` are the tables that the text names: Arrow data, paths, or tables.
 
-    Returns the query's pipeline, or the last pipeline that the script creates, or `None` if it creates none.
+    Returns the query's pipeline, or a `Query` if it needs all rows of its tables, as with GROUP BY. Of a script,
+    returns the last pipeline that it creates or query that it has, or `None`.
     """
     return default_session().sql(text, **tables)
 

@@ -45,10 +45,8 @@ class Looks:
 
     def to_pandas(self, *, columns: list[str] | None = None, on_error: OnError | None = None) -> Any:
         """All rows as a pandas frame. They must fit in memory. Tensors are NumPy arrays."""
-        pandas = required("pandas", "to_pandas")
-        rows = Pass(self._looked_at(), arguments.names("columns", columns), on_error).table("to_pandas")
-        frame = {name: _for_pandas(rows.column(name), rows.field(name)) for name in rows.column_names}
-        return pandas.DataFrame(frame, columns=rows.column_names, index=range(rows.num_rows))
+        required("pandas", "to_pandas")
+        return frame_of(Pass(self._looked_at(), arguments.names("columns", columns), on_error).table("to_pandas"))
 
     def value_counts(self, column: str, *, limit: int = 10_000, on_error: OnError | None = None) -> Counts:
         """How often each value of a column occurs, the most frequent first: a dict, with bars in a notebook. Only this
@@ -85,6 +83,13 @@ class Looks:
             notebook.display.display(gallery(pipeline, rows, on_error))
         else:
             print(pipeline.preview(rows, shuffle=False, on_error=on_error or "skip"))
+
+
+def frame_of(rows: Any) -> Any:
+    """A pyarrow table as a pandas frame. Tensors are NumPy arrays."""
+    frame = {name: _for_pandas(rows.column(name), rows.field(name)) for name in rows.column_names}
+    pandas = required("pandas", "to_pandas")
+    return pandas.DataFrame(frame, columns=rows.column_names, index=range(rows.num_rows))
 
 
 def _name(column: Any) -> str:

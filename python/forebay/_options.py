@@ -47,10 +47,14 @@ JOB: Checks = {
 }
 SESSION: Checks = {
     "threads": arguments.positive,
+    "cpu_limit": arguments.positive,
+    "memory_limit": arguments.size,
     "base": arguments.path,
     "root": arguments.path,
     "window_memory_limit": arguments.size,
     "lookup_memory_limit": arguments.size,
+    "batch_memory_limit": arguments.size,
+    "spill_folder": arguments.path,
     "cache_folder": arguments.path,
     "cache_limit": arguments.size,
     "sql_rows_limit": arguments.positive,

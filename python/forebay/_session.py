@@ -21,6 +21,8 @@ from ._loader import EPOCHS_MAX, Loader, check_columns
 from ._loads import Loads, LoadsNamed
 from ._looking import Looks
 from ._paths import table_of
+from ._preview import Preview
+from ._query import Query
 from ._sources import is_name, is_query, name_of, read_script, table_options
 from ._sql import quoted
 from ._table import Table, with_tables
@@ -39,11 +41,18 @@ class Session(LoadsNamed):
 
     - `threads`: number of threads that compute, and of pieces of work under way; by default as many as keep all cores
       busy.
+    - `cpu_limit`: most cores to compute on; by default all that the process may use. Unlike threads, it does not limit
+      how much work waits.
+    - `memory_limit`: memory for the rows of one feed: half for windows held ahead, a quarter for joined tables, an
+      eighth for results under way; by default half of the container's or unit's limit.
     - `base`: folder that relative locations are relative to; the current folder by default.
     - `root` (".forebay"): folder or URL for what Forebay writes, such as quarantined rows.
     - `window_memory_limit` ("128MiB"): memory for windows held ahead of the reader; the window being read is always
       held.
     - `lookup_memory_limit` ("1GiB"): memory for all tables that one feed joins; a feed that needs more is refused.
+    - `batch_memory_limit`: memory for a query over whole tables; by default half of what the process may use.
+    - `spill_folder`: folder of the local disk for rows of such a query that do not fit in memory; that of temporary
+      files by default.
     - `cache_folder`: folder of the local disk for what cache = 'source' keeps; "source" below the root by default.
     - `cache_limit` ("10GiB"): most bytes that cache = 'source' keeps on the local disk, or cache = 'auto' under the
       root.
@@ -58,10 +67,14 @@ class Session(LoadsNamed):
         *,
         # begin: options of a session
         threads: int | None = None,
+        cpu_limit: int | None = None,
+        memory_limit: int | str | None = None,
         base: str | os.PathLike[str] | None = None,
         root: str | os.PathLike[str] | None = None,
         window_memory_limit: int | str | None = None,
         lookup_memory_limit: int | str | None = None,
+        batch_memory_limit: int | str | None = None,
+        spill_folder: str | os.PathLike[str] | None = None,
         cache_folder: str | os.PathLike[str] | None = None,
         cache_limit: int | str | None = None,
         sql_rows_limit: int | None = None,
@@ -76,12 +89,13 @@ class Session(LoadsNamed):
         # The folder that relative paths are relative to.
         self._base = "" if base is None else os.fspath(base)
 
-    def sql(self, text: str | os.PathLike[str], **tables: Any) -> "Pipeline | Any":
+    def sql(self, text: str | os.PathLike[str], **tables: Any) -> "Pipeline | Query | Any":
         """Runs a script, or compiles a query. `tables` are the tables that the text names: Arrow data, paths, or
         `Table`s.
 
-        Returns the query's pipeline, or the last pipeline that the script creates, or `None` if it creates none. `text`
-        may also be the path of a script. Relative locations begin at the session's base, by default the working folder.
+        Returns the query's pipeline, or a `Query` if it needs all rows of its tables, as with GROUP BY. Of a script,
+        returns the last pipeline that it creates or query that it has, or `None`. `text` may also be the path of a
+        script. Relative locations begin at the session's base, by default the working folder.
         """
         name = "query"
         if isinstance(text, os.PathLike) or isinstance(text, str) and re.fullmatch(r"\S+\.sql", text):
@@ -97,19 +111,23 @@ class Session(LoadsNamed):
             if table not in made:
                 self._register(table, source)
         if is_query(text):
-            return self._define(with_tables(text, made))
+            query = with_tables(text, made)
+            self._add_functions()
+            return Query(self, self._native.query(query)) if self._native.needs_all_rows(query) else self._define(query)
         for table in made:
             raise InvalidError(
                 f'"{table}" is a forebay.Table, which only a query can name, and the text is a script',
                 "give a script paths or Arrow data, or write the table's query (its .sql) in it",
             )
-        created = self._run_script(name, text)
-        return Pipeline(self, created) if created is not None else None
+        return self._run_script(name, text)
 
-    def _run_script(self, name: str, text: str) -> str | None:
-        """Runs a script, and returns the name of the last pipeline that it created."""
+    def _run_script(self, name: str, text: str) -> "Pipeline | Query | None":
+        """Runs a script, and returns the last of its pipelines and queries."""
         self._add_functions()
-        return self._native.run_script(name, text)
+        created, query = self._native.run_script(name, text)
+        if query is not None:
+            return Query(self, query)
+        return Pipeline(self, created) if created is not None else None
 
     def _add_functions(self) -> None:
         """Adds functions that were declared since the last call."""
@@ -221,8 +239,8 @@ class Session(LoadsNamed):
             accepted = "a pipeline's name, SQL, the path of a .sql script, a forebay.Pipeline, a forebay.Table or rows"
             raise arguments.refuse("pipeline", accepted, pipeline)
         if re.search(r"\s", pipeline.strip()):
-            made = self.sql(pipeline)
-            if made is None:
+            made = self._define(pipeline) if is_query(pipeline) else self._run_script("query", pipeline)
+            if not isinstance(made, Pipeline):
                 raise InvalidError(
                     "the SQL creates no pipeline", "end it with a SELECT, or CREATE PIPELINE name AS SELECT …"
                 )
@@ -516,21 +534,6 @@ class Text(str):
 
     def __repr__(self) -> str:
         return str(self)
-
-
-class Preview:
-    """Processed rows, for people to look at."""
-
-    def __init__(self, native: tuple[str, str, int, int]):
-        self.text, self.html, self.rows, self.bad_rows = native
-
-    def __repr__(self) -> str:
-        if not self.bad_rows:
-            return self.text
-        return f'{self.text}\nleft out {self.bad_rows} rows that cannot be processed; on_error="raise" names the first'
-
-    def _repr_html_(self) -> str:
-        return self.html
 
 
 class Server:

@@ -18,7 +18,8 @@ from ._whole import MEMORY_LIMIT, ordered
 if TYPE_CHECKING:
     from ._jobs import JobProgress, Materialized
     from ._loader import Loader
-    from ._session import Pipeline, Preview, Session, Text
+    from ._preview import Preview
+    from ._session import Pipeline, Session, Text
     from ._types import FeedOptions, MaterializeOptions, Unpack
 
 

@@ -12,6 +12,7 @@ mod error;
 mod function;
 mod local_worker;
 mod logs;
+mod query;
 mod runtime;
 mod server;
 mod session;
@@ -32,6 +33,9 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<column::Ragged>()?;
     module.add_class::<dlpack::Tensor>()?;
     module.add_class::<local_worker::LocalWorker>()?;
+    module.add_class::<query::ArrowRows>()?;
+    module.add_class::<query::Query>()?;
+    module.add_class::<query::QueryRows>()?;
     module.add_class::<server::Server>()?;
     module.add_class::<session::Feed>()?;
     module.add_class::<session::Session>()?;

@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 use crate::arrow_capsule::{import, schema_capsule};
 use crate::error::{OrRaise, invalid};
 use crate::function;
+use crate::query::Query;
 use crate::runtime::{OfProcess, Runtime};
 use crate::stream::{Source, Stream};
 
@@ -21,6 +22,12 @@ use crate::stream::{Source, Stream};
 pub(crate) struct Session {
     pub(crate) session: OfProcess<Arc<forebay_engine::Session>>,
     pub(crate) runtime: Runtime,
+}
+
+impl Session {
+    fn query_of(&self, query: forebay_engine::Query) -> Query {
+        Query { query: OfProcess::new(query), runtime: self.runtime.clone() }
+    }
 }
 
 #[pymethods]
@@ -44,19 +51,23 @@ impl Session {
                     list.append(text)?
                 }
                 Output::Rows(rows) => list.append(rows)?,
+                // Its rows are those of `query`.
+                Output::Query(query) => list.append(query.text())?,
             }
         }
         Ok(list)
     }
 
-    /// Runs the statements of `text`, which errors call `name`. Returns the name of the last pipeline that they
-    /// created.
-    fn run_script(&self, py: Python<'_>, name: &str, text: &str) -> PyResult<Option<String>> {
+    /// Runs the statements of `text`, which errors call `name`. Returns the last of their pipelines and queries: the
+    /// name of a pipeline that they created, or a query.
+    fn run_script(&self, py: Python<'_>, name: &str, text: &str) -> PyResult<(Option<String>, Option<Query>)> {
         let outputs = self.runtime.wait(py, self.session.execute(name, text))?.or_raise(py)?;
-        Ok(outputs.into_iter().rev().find_map(|output| match output {
-            Output::CreatedPipeline { name, .. } => Some(name),
+        let last = outputs.into_iter().rev().find_map(|output| match output {
+            Output::CreatedPipeline { name, .. } => Some((Some(name), None)),
+            Output::Query(query) => Some((None, Some(self.query_of(*query)))),
             _ => None,
-        }))
+        });
+        Ok(last.unwrap_or_default())
     }
 
     /// Creates or replaces the pipeline `name` from a query. Errors show the query's own lines.
@@ -142,6 +153,16 @@ impl Session {
     /// Returns the samples' schema as an Arrow capsule.
     fn schema<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyCapsule>> {
         schema_capsule(py, &self.session.pipeline(name).or_raise(py)?.schema())
+    }
+
+    /// Returns whether a query can be run only over all rows of its tables, and not as a pipeline.
+    fn needs_all_rows(&self, py: Python<'_>, query: &str) -> PyResult<bool> {
+        self.session.needs_all_rows(query).or_raise(py)
+    }
+
+    /// Checks a query over whole tables.
+    fn query(&self, py: Python<'_>, query: &str) -> PyResult<Query> {
+        Ok(self.query_of(self.runtime.wait(py, self.session.query(query))?.or_raise(py)?))
     }
 
     /// Returns the first processed rows as a table and as HTML, their number, and the number of bad rows left out.
@@ -348,7 +369,7 @@ pub(crate) fn json<T: DeserializeOwned>(py: Python<'_>, text: &str) -> PyResult<
 }
 
 /// Formats rows as an aligned table. The first row is the header.
-fn aligned(rows: &[Vec<String>]) -> String {
+pub(crate) fn aligned(rows: &[Vec<String>]) -> String {
     let columns = rows.first().map_or(0, Vec::len);
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns).map(width).collect();

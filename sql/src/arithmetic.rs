@@ -47,9 +47,14 @@ impl OptimizerRule for CheckedArithmetic {
             inputs => merge_schema(inputs),
         };
         let names = NamePreserver::new(&plan);
-        plan.map_expressions(|expr| {
+        let checked = |expr: Expr| {
             let name = names.save(&expr);
             Ok(checked_arithmetic(expr, &schema)?.update_data(|expr| name.restore(expr)))
+        };
+        plan.map_expressions(|expr| match expr {
+            // Its parts have names, and it must stay what it is.
+            Expr::GroupingSet(_) => expr.map_children(checked),
+            expr => checked(expr),
         })
     }
 }

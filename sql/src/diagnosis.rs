@@ -92,12 +92,22 @@ fn worded(error: &DataFusionError, state: &SessionState) -> Error {
             if let Some(error) = tensor_arithmetic(&message) {
                 return error;
             }
+            if let Some(column) = ungrouped(&message) {
+                let message = format!("\"{column}\" is neither in GROUP BY nor inside an aggregate");
+                return Error::new(message).with_hint(format!("add it to GROUP BY, or write min({column})"));
+            }
             if message.starts_with("Projections require unique expression names") {
                 return same_names(repeated(&message));
             }
             cleaned(&message)
         }
     }
+}
+
+/// The column in DataFusion's refusal of a column beside aggregates.
+fn ungrouped(message: &str) -> Option<&str> {
+    let (_, rest) = message.split_once(", column \"")?;
+    rest.split_once("\" must appear in the GROUP BY clause").map(|(column, _)| column)
 }
 
 /// Arithmetic on a tensor, such as `image + 1`. DataFusion treats tensors as lists, which have no arithmetic.

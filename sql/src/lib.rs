@@ -67,11 +67,11 @@ pub use error::{Error, Place, Result};
 pub use literals::expr_planner;
 pub use local_time::analyzer_rule;
 pub use parser::parse;
-pub use plan::plan;
+pub use plan::{needs_all_rows, plan, plan_query};
 pub use relations::relation_planner;
 pub use rows_node::RowsNode;
 pub use sample::SAMPLE;
 pub use statement::{
-    MaterializeDefinition, MaterializeSource, OptionValue, PipelineDefinition, PipelineOption, Statement,
-    TableDefinition,
+    MaterializeDefinition, MaterializeSource, OptionValue, PipelineDefinition, PipelineOption, QueryDefinition,
+    Statement, TableDefinition,
 };

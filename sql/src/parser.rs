@@ -7,11 +7,12 @@ mod materialize;
 
 use datafusion::error::DataFusionError;
 use datafusion::sql::parser::{DFParser, DFParserBuilder};
+use datafusion::sql::sqlparser::ast::Query;
 use datafusion::sql::sqlparser::parser::ParserError;
 use datafusion::sql::sqlparser::tokenizer::{Location, Token, TokenWithSpan, Word};
 
 use crate::error::{Error, Place, Result};
-use crate::statement::{OptionValue, PipelineDefinition, PipelineOption, Statement};
+use crate::statement::{OptionValue, PipelineDefinition, PipelineOption, QueryDefinition, Statement};
 use crate::tokens::{DIALECT, Tokens, is_word, slice};
 use crate::{depth, table};
 use forebay_diagnostics::nearest;
@@ -22,7 +23,7 @@ const TEXT_BYTES_MAX: usize = 1 << 20;
 
 /// The first words of statements.
 const ACCEPTED: &str = "CREATE PIPELINE, DROP PIPELINE, SHOW PIPELINES, DESCRIBE PIPELINE, EXPLAIN PIPELINE, \
-                        MATERIALIZE, CREATE EXTERNAL TABLE, DROP TABLE, SHOW TABLES and DESCRIBE";
+                        MATERIALIZE, CREATE EXTERNAL TABLE, DROP TABLE, SHOW TABLES, DESCRIBE and SELECT";
 
 /// Reads all statements of a text. They are separated by `;`; comments are skipped.
 ///
@@ -78,8 +79,24 @@ impl Statements<'_> {
             Some("DESCRIBE" | "DESC") => self.describe(),
             Some("EXPLAIN") => self.explain(),
             Some("MATERIALIZE") => self.materialize(place),
+            Some("SELECT" | "WITH" | "VALUES") => self.query(place),
+            None if first.token == Token::LParen => self.query(place),
             _ => Err(refuse_statement(&first).with_place(place)),
         }
+    }
+
+    fn query(&mut self, place: Place) -> Result<Statement> {
+        let (query, text) = self.query_and_text(place)?;
+        Ok(Statement::Query(QueryDefinition { query, text, place }))
+    }
+
+    /// Parses a query that begins here, and returns its text too.
+    fn query_and_text(&mut self, place: Place) -> Result<(Box<Query>, String)> {
+        let start = self.peek(0).span.start;
+        let query = self.parser.parser.parse_query().map_err(|error| self.parser_error(&error.into(), place))?;
+        depth::check_query(&query, place)?;
+        let end = self.parser.parser.get_current_token().span.end;
+        Ok((query, slice(self.text, start, end).to_owned()))
     }
 
     fn create(&mut self, place: Place) -> Result<Statement> {
@@ -146,10 +163,8 @@ impl Statements<'_> {
         if matches!(first.token, Token::EOF | Token::SemiColon) {
             return Err(self.expected("a query after AS", &first));
         }
-        let query = self.parser.parser.parse_query().map_err(|error| self.parser_error(&error.into(), place))?;
-        depth::check_query(&query, place)?;
+        let (query, text) = self.query_and_text(place)?;
         let end = self.parser.parser.get_current_token().span.end;
-        let text = slice(self.text, first.span.start, end).to_owned();
         let statement = slice(self.text, start, end).to_owned();
         Ok(Statement::CreatePipeline(PipelineDefinition {
             name,
@@ -386,13 +401,12 @@ fn described(token: &Token) -> String {
 
 fn refuse_statement(first: &TokenWithSpan) -> Error {
     let Some(word) = keyword(&first.token) else {
-        let wrap = first.token == Token::LParen;
         let error = Error::new(format!("expected a statement, found {}", described(&first.token)));
-        return if wrap { error.with_hint(WRAP) } else { error.with_hint(format!("statements are {ACCEPTED}")) };
+        return error.with_hint(format!("statements are {ACCEPTED}"));
     };
     match word.as_str() {
-        "SELECT" | "WITH" | "FROM" | "VALUES" | "TABLE" => {
-            Error::new(format!("a bare {word} is not a statement here")).with_hint(WRAP)
+        "FROM" | "TABLE" => {
+            Error::new(format!("{word} does not begin a statement here")).with_hint("write SELECT * FROM table")
         }
         "INSERT" | "UPDATE" | "DELETE" | "MERGE" | "COPY" | "TRUNCATE" | "ALTER" => {
             Error::new(format!("{word} is not supported: tables are read-only files"))
@@ -403,17 +417,12 @@ fn refuse_statement(first: &TokenWithSpan) -> Error {
                 .with_hint("options of a pipeline are in its `WITH (…)`")
         }
         _ => match nearest(&word, ["CREATE", "DROP", "SHOW", "DESCRIBE", "EXPLAIN", "MATERIALIZE", "SELECT"]) {
-            Some("SELECT") => {
-                Error::new(format!("expected a statement, found {}", described(&first.token))).with_hint(WRAP)
-            }
             Some(near) => Error::new(format!("expected a statement, found {}", described(&first.token)))
                 .with_hint(format!("did you mean {near}?")),
             None => Error::new(format!("{word} is not supported")).with_hint(format!("statements are {ACCEPTED}")),
         },
     }
 }
-
-const WRAP: &str = "wrap it: CREATE PIPELINE name AS SELECT …";
 
 /// Rewords the parser's error.
 fn parser_error(error: &DataFusionError, statement: Place, end: Place) -> Error {

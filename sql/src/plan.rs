@@ -1,8 +1,9 @@
-//! Plans a pipeline's query.
+//! Plans the query of a pipeline, or one whose rows are looked at.
 //!
-//! There are three steps: refuse SQL that a feed cannot run, rewrite the calls of operators, and let DataFusion plan
-//! the rest. The first two steps collect all mistakes and report the first in the text, so that a user fixes a query
-//! from top to bottom. `diagnosis` rewords and locates the mistakes that DataFusion finds.
+//! There are three steps: refuse SQL that a feed cannot run, or that DataFusion would ignore; rewrite the calls of
+//! operators; and let DataFusion plan the rest. The first two steps collect all mistakes and report the first in the
+//! text, so that a user fixes a query from top to bottom. `diagnosis` rewords and locates the mistakes that DataFusion
+//! finds.
 
 use std::path::Path;
 
@@ -13,8 +14,9 @@ use datafusion::sql::parser::Statement as ParsedStatement;
 use datafusion::sql::sqlparser::ast::{Query, Statement as SqlStatement};
 
 use crate::arithmetic::check_constants;
-use crate::error::Result;
-use crate::statement::PipelineDefinition;
+use crate::error::{Place, Result};
+use crate::refusals::Purpose;
+use crate::statement::{PipelineDefinition, QueryDefinition};
 use crate::tokens::Tokens;
 use crate::{access, calls, diagnosis, refusals};
 
@@ -29,9 +31,43 @@ use crate::{access, calls, diagnosis, refusals};
 ///
 /// The first unsupported, unknown or mistyped part of the query, with its place.
 pub async fn plan(pipeline: &PipelineDefinition, base: &Path, state: &SessionState) -> Result<LogicalPlan> {
-    let tokens = Tokens::of_part(&pipeline.text, pipeline.place)?;
-    let mut errors = refusals::find(&pipeline.query, state, &tokens, pipeline.place);
-    let mut query = pipeline.query.clone();
+    let PipelineDefinition { query, text, place, .. } = pipeline;
+    planned(Purpose::Feed, query, text, *place, base, state).await
+}
+
+/// Plans a query whose rows are computed once, from whole tables. Otherwise like [`plan()`].
+///
+/// # Errors
+///
+/// Those of [`plan()`], but for what only a feed cannot run.
+pub async fn plan_query(query: &QueryDefinition, base: &Path, state: &SessionState) -> Result<LogicalPlan> {
+    let QueryDefinition { query, text, place } = query;
+    planned(Purpose::Rows, query, text, *place, base, state).await
+}
+
+/// Whether a query can be run only over whole tables: a feed cannot, and that can.
+///
+/// # Errors
+///
+/// A text that cannot be split into tokens.
+pub fn needs_all_rows(query: &QueryDefinition, state: &SessionState) -> Result<bool> {
+    let QueryDefinition { query, text, place } = query;
+    let tokens = Tokens::of_part(text, *place)?;
+    let is_refused = |purpose| !refusals::find(query, purpose, state, &tokens, *place).is_empty();
+    Ok(is_refused(Purpose::Feed) && !is_refused(Purpose::Rows))
+}
+
+async fn planned(
+    purpose: Purpose,
+    query: &Query,
+    text: &str,
+    place: Place,
+    base: &Path,
+    state: &SessionState,
+) -> Result<LogicalPlan> {
+    let tokens = Tokens::of_part(text, place)?;
+    let mut errors = refusals::find(query, purpose, state, &tokens, place);
+    let mut query = query.clone();
     access::rewrite(&mut query);
     let calls = calls::resolve(&mut query, base, &tokens, &mut errors);
     if let Some(first) = errors.into_iter().min_by_key(|error| error.place()) {
@@ -42,10 +78,10 @@ pub async fn plan(pipeline: &PipelineDefinition, base: &Path, state: &SessionSta
     state.config_mut().options_mut().sql_parser.collect_spans = false;
     match attempt(&query, &state).await {
         Ok(plan) => match diagnosis::twice(&plan) {
-            Some(error) => Err(error.with_place(pipeline.place)),
+            Some(error) => Err(error.with_place(place)),
             None => Ok(plan),
         },
-        Err(error) => Err(diagnosis::diagnose(error, &query, state, &calls).await.or_place(Some(pipeline.place))),
+        Err(error) => Err(diagnosis::diagnose(error, &query, state, &calls).await.or_place(Some(place))),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Refuses SQL that a feed cannot run.
+//! Refuses SQL that a feed cannot run, and SQL that would be silently ignored.
 //!
 //! A feed stage computes each row of one table separately, filters rows, looks up rows of other tables, and preserves
 //! the order of rows. DataFusion plans many other queries, and it parses some clauses (TABLESAMPLE, FOR UPDATE) without
@@ -26,14 +26,16 @@ use forebay_operators::TABLE_OPERATORS;
 use crate::calls;
 use crate::error::{Error, Place};
 use crate::tokens::Tokens;
+pub(crate) use search::Purpose;
 use search::{
-    AGGREGATE_HINT, ALL_ROWS, BEFOREHAND, JOIN_HINT, LIMIT_HINT, ORDER_HINT, SAMPLE, SAMPLE_HINT, SET_HINT,
-    SUBQUERY_HINT, Search, UNNEST_HINT, more_rows, second_table, set_operation, window,
+    AGGREGATE_HINT, ALL_ROWS, BEFOREHAND, JOIN_HINT, LIMIT_HINT, OF_A_PIPELINE, ORDER_HINT, SAMPLE, SAMPLE_HINT,
+    SET_HINT, SUBQUERY_HINT, Search, UNNEST_HINT, more_rows, second_table, set_operation, window,
 };
 
-/// Finds all parts of the query that a feed cannot run.
-pub(crate) fn find(query: &Query, state: &SessionState, tokens: &Tokens, start: Place) -> Vec<Error> {
+/// Finds all parts of the query that cannot be run.
+pub(crate) fn find(query: &Query, purpose: Purpose, state: &SessionState, tokens: &Tokens, start: Place) -> Vec<Error> {
     let mut search = Search {
+        purpose,
         state,
         tokens,
         errors: Vec::new(),
@@ -96,13 +98,14 @@ impl Search<'_> {
             self.refuse(
                 with.with_token.0.span,
                 &["RECURSIVE"],
-                "WITH RECURSIVE runs until no new rows appear, and a feed computes each row once",
+                "WITH RECURSIVE is not supported: it runs until no new rows appear",
                 BEFOREHAND,
             );
         }
         self.body(body);
         let body = body.span();
-        if order_by.is_some() {
+        let is_feed = self.is_feed();
+        if order_by.is_some() && is_feed {
             self.refuse(body, &["ORDER", "BY"], &format!("ORDER BY {ALL_ROWS}"), ORDER_HINT);
         }
         if let Some(clause) = limit_clause {
@@ -110,12 +113,12 @@ impl Search<'_> {
                 LimitClause::LimitOffset { limit: None, limit_by, .. } if limit_by.is_empty() => "OFFSET",
                 _ => "LIMIT",
             };
-            if !subsets::limits_a_table(query) {
+            if is_feed && !subsets::limits_a_table(query) {
                 self.refuse(body, &[word], &format!("{word} {ALL_ROWS}"), LIMIT_HINT);
             }
         }
         if fetch.is_some() {
-            self.refuse(body, &["FETCH"], &format!("FETCH {ALL_ROWS}"), LIMIT_HINT);
+            self.refuse(body, &["FETCH"], "FETCH is not supported", self.limit_hint());
         }
         if !locks.is_empty() {
             self.refuse(
@@ -147,6 +150,7 @@ impl Search<'_> {
     fn body(&mut self, body: &SetExpr) {
         match body {
             SetExpr::Select(_) | SetExpr::Query(_) => {}
+            SetExpr::SetOperation { .. } | SetExpr::Values(_) if !self.is_feed() => {}
             SetExpr::SetOperation { op, right, .. } => {
                 let word = match op {
                     SetOperator::Union => "UNION",
@@ -172,6 +176,15 @@ impl Search<'_> {
 
     fn pipe_operator(&mut self, operator: &PipeOperator, body: Span) {
         let word = match operator {
+            PipeOperator::Limit { .. }
+            | PipeOperator::OrderBy { .. }
+            | PipeOperator::Union { .. }
+            | PipeOperator::Intersect { .. }
+            | PipeOperator::Except { .. }
+                if !self.is_feed() =>
+            {
+                return;
+            }
             PipeOperator::Where { .. }
             | PipeOperator::Select { .. }
             | PipeOperator::Extend { .. }
@@ -207,7 +220,11 @@ impl Search<'_> {
             body,
             &["|>", word],
             &format!("the pipe operator {word} is not supported"),
-            "pipe operators are WHERE, SELECT, EXTEND and AS",
+            if self.is_feed() {
+                "pipe operators are WHERE, SELECT, EXTEND and AS"
+            } else {
+                "pipe operators are WHERE, SELECT, EXTEND, AS, ORDER BY, LIMIT, UNION, INTERSECT and EXCEPT"
+            },
         );
     }
 
@@ -252,6 +269,7 @@ impl Search<'_> {
         }
         match distinct {
             Some(Distinct::All) | None => {}
+            Some(_) if !self.is_feed() => {}
             Some(_) => self.refuse(
                 start,
                 &["DISTINCT"],
@@ -260,7 +278,7 @@ impl Search<'_> {
             ),
         }
         if top.is_some() {
-            self.refuse(start, &["TOP"], &format!("TOP {ALL_ROWS}"), LIMIT_HINT);
+            self.refuse(start, &["TOP"], "TOP is not supported", self.limit_hint());
         }
         if let Some(mode) = value_table_mode {
             self.refuse(start, &["AS"], &format!("SELECT {mode} would be silently ignored"), "leave it out");
@@ -288,6 +306,12 @@ impl Search<'_> {
 
     fn from(&mut self, from: &[TableWithJoins], projection: &[SelectItem]) {
         match from {
+            _ if !self.is_feed() => {
+                for item in from {
+                    self.joins(item);
+                    self.wildcard(projection, item);
+                }
+            }
             [] => self.refuse_at(
                 self.here,
                 "a pipeline needs FROM: its samples are the rows of a table",
@@ -312,9 +336,16 @@ impl Search<'_> {
     /// Refuses clauses that need several rows at a time.
     fn after_where(&mut self, select: &Select, where_end: Span) {
         if !select.connect_by.is_empty() {
-            self.refuse(where_end, &["CONNECT"], &format!("CONNECT BY {ALL_ROWS}"), BEFOREHAND);
+            self.refuse(where_end, &["CONNECT"], "CONNECT BY is not supported", BEFOREHAND);
         }
         match &select.group_by {
+            GroupByExpr::All(modifiers) | GroupByExpr::Expressions(_, modifiers)
+                if !self.is_feed() && !modifiers.is_empty() =>
+            {
+                let message = "what follows the columns of GROUP BY would be silently ignored";
+                self.refuse(where_end, &["GROUP", "BY"], message, "write GROUP BY ROLLUP (…) or CUBE (…)");
+            }
+            _ if !self.is_feed() => {}
             GroupByExpr::Expressions(expressions, modifiers) if expressions.is_empty() && modifiers.is_empty() => {}
             _ => self.refuse(where_end, &["GROUP", "BY"], &format!("GROUP BY {ALL_ROWS}"), AGGREGATE_HINT),
         }
@@ -324,8 +355,13 @@ impl Search<'_> {
             ("SORT", select.sort_by.is_empty()),
         ] {
             if !given {
-                self.refuse(where_end, &[clause, "BY"], &format!("{clause} BY {ALL_ROWS}"), ORDER_HINT);
+                let message = format!("{clause} BY is not supported");
+                let hint = if self.is_feed() { ORDER_HINT } else { "write ORDER BY" };
+                self.refuse(where_end, &[clause, "BY"], &message, hint);
             }
+        }
+        if !self.is_feed() {
+            return;
         }
         if select.having.is_some() {
             self.refuse(where_end, &["HAVING"], &format!("HAVING {ALL_ROWS}"), AGGREGATE_HINT);
@@ -341,6 +377,7 @@ impl Search<'_> {
     fn table_factor(&mut self, factor: &TableFactor) {
         let span = factor.span();
         let (word, is_first) = match factor {
+            TableFactor::UNNEST { array_exprs, .. } if !self.is_feed() && array_exprs.len() == 1 => return,
             TableFactor::UNNEST { .. } => {
                 let place = self.tokens.last(self.here, &["UNNEST"]).unwrap_or(self.here);
                 return self.refuse_at(place, "UNNEST in FROM is not supported", UNNEST_HINT);
@@ -360,8 +397,12 @@ impl Search<'_> {
                 if let Some(args) = args {
                     self.table_function(name, &args.args);
                 }
-                if let Some(sample) = sample {
-                    self.table_sample(sample, span);
+                match sample {
+                    Some(sample) if self.is_feed() => self.table_sample(sample, span),
+                    Some(_) => {
+                        self.refuse(span, &["TABLESAMPLE"], "a sample is drawn when a feed is read", OF_A_PIPELINE)
+                    }
+                    None => {}
                 }
                 if version.is_some() {
                     self.refuse(
@@ -386,7 +427,7 @@ impl Search<'_> {
                 return;
             }
             TableFactor::Derived { lateral, subquery: _, alias: _, sample } => {
-                if *lateral {
+                if *lateral && self.is_feed() {
                     self.refuse_before(span, &["LATERAL"], &second_table("LATERAL"), JOIN_HINT);
                 }
                 if sample.is_some() {
@@ -407,14 +448,27 @@ impl Search<'_> {
         };
         // The keyword comes before the first node with a place, or after the table that it modifies.
         let place = if is_first { self.tokens.last(self.here, &[word]) } else { self.tokens.next(self.here, &[word]) };
-        let message = if is_first { more_rows(word) } else { format!("{word} {ALL_ROWS}") };
+        let message = match (self.is_feed(), is_first) {
+            (false, _) => format!("{word} is not supported"),
+            (true, true) => more_rows(word),
+            (true, false) => format!("{word} {ALL_ROWS}"),
+        };
         self.refuse_at(place.unwrap_or(self.here), &message, BEFOREHAND);
     }
 
     /// Accepts the calls of table operators, including their subqueries.
     fn table_function(&mut self, name: &ObjectName, args: &[FunctionArg]) {
+        let is_known = self.state.table_functions().contains_key(&name.to_string().to_lowercase());
         if calls::table_operator(name).is_none() {
-            return self.unknown_table_function(name);
+            if self.is_feed() || !is_known {
+                self.unknown_table_function(name);
+            }
+            return;
+        }
+        if !self.is_feed() {
+            let place = Place::start(name.span()).unwrap_or(self.here);
+            let message = format!("\"{name}\" derives rows of a feed's windows");
+            return self.refuse_at(place, &message, OF_A_PIPELINE);
         }
         for argument in args {
             let (FunctionArg::Unnamed(argument) | FunctionArg::Named { arg: argument, .. }) = argument else {
@@ -438,6 +492,7 @@ impl Search<'_> {
 
     fn expr(&mut self, expr: &Expr) {
         match expr {
+            Expr::Exists { .. } | Expr::InSubquery { .. } | Expr::Subquery(_) if !self.is_feed() => {}
             Expr::Exists { subquery, .. } | Expr::InSubquery { subquery, .. } => self.membership(expr, subquery),
             Expr::Subquery(query) => {
                 let place = Place::start(query.span()).unwrap_or(self.here);
@@ -465,7 +520,7 @@ impl Search<'_> {
                 let place = Place::start(value.span).unwrap_or(self.here);
                 self.refuse_at(place, "placeholders are not supported", "write the value itself");
             }
-            Expr::GroupingSets(_) | Expr::Cube(_) | Expr::Rollup(_) => {
+            Expr::GroupingSets(_) | Expr::Cube(_) | Expr::Rollup(_) if self.is_feed() => {
                 self.refuse_at(self.here, &format!("grouping {ALL_ROWS}"), AGGREGATE_HINT);
             }
             _ => {}

@@ -59,6 +59,19 @@ pub enum Statement {
     },
     /// `MATERIALIZE pipeline | (query) TO 'url' [WITH (…)]`
     Materialize(MaterializeDefinition),
+    /// `SELECT …`: rows to look at.
+    Query(QueryDefinition),
+}
+
+/// A query whose rows are computed once, from whole tables.
+#[derive(Clone, Debug, PartialEq)]
+pub struct QueryDefinition {
+    /// The query, with places in the whole text that was parsed.
+    pub query: Box<Query>,
+    /// Its source text, character for character.
+    pub text: String,
+    /// Where it starts.
+    pub place: Place,
 }
 
 /// Samples to write to files, as `MATERIALIZE` declares it.

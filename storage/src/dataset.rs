@@ -222,10 +222,23 @@ impl Dataset {
         Ok(Self { inner: Arc::new(inner), pieces: None })
     }
 
-    /// The same dataset, which keeps what it reads of remote files while `keeps` is set.
+    /// The same dataset, which reads what is kept of remote files. It keeps what else it reads of them while `keeps` is
+    /// set.
     #[must_use]
     pub fn keeping_pieces(&self, cache: Arc<PieceCache>, keeps: Arc<AtomicBool>) -> Self {
         Self { inner: Arc::clone(&self.inner), pieces: Some((cache, keeps)) }
+    }
+
+    /// The same dataset, which reads all of its files from their stores.
+    #[must_use]
+    pub fn without_pieces(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner), pieces: None }
+    }
+
+    /// The bytes of remote files that are kept, as far as this process knows.
+    pub async fn kept_bytes(&self) -> u64 {
+        let Some((cache, _)) = &self.pieces else { return 0 };
+        cache.bytes_of(self.inner.files.iter().map(PinnedFile::key).collect()).await
     }
 
     /// Whether all files are on the local disk or in memory.
@@ -394,7 +407,6 @@ impl Dataset {
     }
 
     /// The file of a range, which must come from this snapshot, and the file's row groups.
-    /// The file of a range, and its row groups.
     fn find(&self, range: &RowRange) -> Result<(PinnedFile, &[RowGroup])> {
         let foreign = || Error::internal(format!("{range:?} is not a range of this snapshot"));
         let index = range.file as usize;
@@ -406,8 +418,8 @@ impl Dataset {
         match inside && (whole || self.inner.spec.format.descriptor().reads_parts) {
             true => {
                 let file = &self.inner.files[index];
-                let keeping = self.pieces.iter().find(|(_, keeps)| keeps.load(Ordering::Relaxed) && !file.is_local());
-                let pieces = keeping.map(|(cache, _)| Arc::clone(cache));
+                let pieces = self.pieces.as_ref().filter(|_| !file.is_local());
+                let pieces = pieces.map(|(cache, keeps)| (Arc::clone(cache), keeps.load(Ordering::Relaxed)));
                 Ok((PinnedFile { pieces, ..file.clone() }, &source.groups))
             }
             false => Err(foreign()),

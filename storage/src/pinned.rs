@@ -67,8 +67,8 @@ pub struct PinnedFile {
     pub(crate) relative: Arc<str>,
     /// For a file of an artifact, which is the pinned one if its content is.
     pub(crate) verifier: Option<Verifier>,
-    /// Where pieces of it are kept, if it is remote.
-    pub(crate) pieces: Option<Arc<PieceCache>>,
+    /// Where pieces of it are kept, if it is remote, and whether more are to be.
+    pub(crate) pieces: Option<(Arc<PieceCache>, bool)>,
 }
 
 impl PinnedFile {
@@ -127,16 +127,16 @@ impl PinnedFile {
     /// Reads bytes without verifying their content.
     pub(crate) async fn fetch(&self, range: Option<Range<u64>>) -> Result<Bytes> {
         match &self.pieces {
-            Some(pieces) => {
+            Some((pieces, keeps)) => {
                 let range = range.unwrap_or(0..self.size);
-                pieces.read(self.key(), range, |range| self.fetch_stored(Some(range))).await
+                pieces.read(self.key(), range, *keeps, |range| self.fetch_stored(Some(range))).await
             }
             None => self.fetch_stored(range).await,
         }
     }
 
     /// A name of this content.
-    fn key(&self) -> FileKey {
+    pub(crate) fn key(&self) -> FileKey {
         let version = match (&self.verifier, &self.etag) {
             (Some(verifier), _) => format!("\0content\0{}", verifier.content.digest),
             (None, Some(etag)) => format!("\0etag\0{etag}"),

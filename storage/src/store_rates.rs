@@ -24,14 +24,32 @@ pub struct StoreRates {
     pub written: f64,
 }
 
-/// Measures the store of `folder`, in which it writes objects whose names begin with `name`.
+/// The folder under a root in which its store is measured.
+pub(crate) fn trial_folder(root: &str) -> String {
+    format!("{}/trial", root.trim_end_matches('/'))
+}
+
+/// Whether a name is of an object that [`store_rates`] wrote: the number of the measurement, the round and the object.
+pub(crate) fn is_of_trial(name: &str) -> bool {
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    match name.split('-').collect::<Vec<_>>()[..] {
+        [id, round, object] => {
+            id.len() == 16 && id.bytes().all(|byte| byte.is_ascii_hexdigit()) && is_number(round) && is_number(object)
+        }
+        _ => false,
+    }
+}
+
+/// Measures the store of `root`, in which it writes objects of the number `id`. Those of a process that is killed stay
+/// until [`gc`](crate::artifact::gc).
 ///
 /// # Errors
 /// Those of the store.
-pub async fn store_rates(stores: &Stores, folder: &str, name: &str) -> Result<StoreRates> {
+pub async fn store_rates(stores: &Stores, root: &str, id: u64) -> Result<StoreRates> {
+    let folder = trial_folder(root);
     let mut rates = StoreRates { read: 0.0, written: 0.0 };
     for (round, (objects, bytes)) in ROUNDS.into_iter().enumerate() {
-        let urls: Vec<String> = (0..objects).map(|object| format!("{folder}/{name}-{round}-{object}")).collect();
+        let urls: Vec<String> = (0..objects).map(|object| format!("{folder}/{id:016x}-{round}-{object}")).collect();
         let measured = trial(stores, &urls, bytes).await;
         for url in &urls {
             // An object that stays is only a few megabytes too many.
@@ -75,9 +93,9 @@ mod tests {
     #[tokio::test]
     async fn a_trial_leaves_nothing_behind() {
         let stores = Stores::new();
-        let rates = store_rates(&stores, "memory:///root/cache", "trial").await.unwrap();
+        let rates = store_rates(&stores, "memory:///root/", 7).await.unwrap();
         assert!(rates.read > 0.0 && rates.written > 0.0);
-        assert!(stores.list("memory:///root/cache").await.unwrap().is_empty());
+        assert!(stores.list("memory:///root").await.unwrap().is_empty());
     }
 
     #[tokio::test]
@@ -85,6 +103,6 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("file");
         std::fs::write(&file, "").unwrap();
-        store_rates(&Stores::new(), file.to_str().unwrap(), "trial").await.unwrap_err();
+        store_rates(&Stores::new(), file.to_str().unwrap(), 7).await.unwrap_err();
     }
 }

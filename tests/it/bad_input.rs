@@ -144,7 +144,7 @@ fn sql_that_a_feed_cannot_run_is_refused_with_its_place() {
         &twice,
         &["pipeline \"p\" exists already", "script.sql:4:17", "hint: write CREATE OR REPLACE PIPELINE"],
     );
-    wrong(&["sql", "-c", "SELECT 1"], &["a bare SELECT", "command:1:1", "hint: wrap it"]);
+    wrong(&["sql", "-c", "SELECT a"], &["column \"a\" not found", "command:1:8"]);
     wrong(&["sql", "-c", "CREAT PIPELINE p"], &["\"CREAT\"", "did you mean CREATE?"]);
     std::fs::write(folder.path().join("latin.sql"), b"-- caf\xe9\n").expect("a file");
     wrong(&["run", text(&folder.path().join("latin.sql"))], &["latin.sql", "UTF-8"]);

@@ -1,4 +1,5 @@
-//! SQL behaviour as text: runs every file of `tests/slt`, each SELECT in it as a pipeline in file order.
+//! SQL behaviour as text: runs every file of `tests/slt`, each SELECT in it as a pipeline in file order, unless it
+//! begins with a line `-- whole tables`.
 //!
 //! Each file runs twice: read in process, and read over Flight from a server of the same session. Only samples travel
 //! over Flight; other statements (CREATE, DROP, SHOW, DESCRIBE, EXPLAIN) have no request in the protocol, so both runs
@@ -15,11 +16,14 @@ use arrow::util::display::array_value_to_string;
 use forebay_engine::{Error, FeedOptions, Output, ReadOptions, Session};
 use forebay_flight_client::{Client, StreamRequest};
 use forebay_flight_server::Server;
+use futures::TryStreamExt;
 use sqllogictest::{AsyncDB, DBOutput, DefaultColumnType, ExpectedError, QueryExpect, Record, Runner, StatementExpect};
 use tokio::task::JoinSet;
 
 use crate::support::repository;
 
+/// The first line of a query that is run once, over whole tables.
+const WHOLE_TABLES: &str = "-- whole tables";
 /// Maximum number of a tensor's values in a result.
 const SHOWN: usize = 12;
 
@@ -82,9 +86,13 @@ impl AsyncDB for Database {
     type ColumnType = DefaultColumnType;
 
     async fn run(&mut self, sql: &str) -> Result<DBOutput<DefaultColumnType>, Error> {
+        if let Some(query) = sql.trim_start().strip_prefix(WHOLE_TABLES) {
+            let batches: Vec<_> = self.session.query(query).await?.rows()?.into_stream().try_collect().await?;
+            return Ok(rows_or_nothing(shown(&batches)));
+        }
         if !sql.trim_start().to_ascii_uppercase().starts_with("SELECT") {
             let rows = self.session.execute("slt", sql).await?.into_iter().flat_map(|output| match output {
-                Output::Done(_) | Output::CreatedPipeline { .. } => vec![],
+                Output::Done(_) | Output::CreatedPipeline { .. } | Output::Query(_) => vec![],
                 Output::Rows(rows) => rows,
                 Output::Text(text) => text.lines().map(|line| vec![line.to_owned()]).collect(),
             });
@@ -92,9 +100,7 @@ impl AsyncDB for Database {
         }
         self.session.execute("slt", &format!("CREATE OR REPLACE PIPELINE slt AS {sql}")).await?;
         let batches = self.samples().await?;
-        let rows =
-            batches.iter().flat_map(|records| (0..records.num_rows()).map(move |row| show(records, row))).collect();
-        Ok(rows_or_nothing(rows))
+        Ok(rows_or_nothing(shown(&batches)))
     }
 
     async fn shutdown(&mut self) {}
@@ -105,6 +111,10 @@ fn rows_or_nothing(rows: Vec<Vec<String>>) -> DBOutput<DefaultColumnType> {
         None => DBOutput::StatementComplete(0),
         Some(columns) => DBOutput::Rows { types: vec![DefaultColumnType::Text; columns], rows },
     }
+}
+
+fn shown(batches: &[RecordBatch]) -> Vec<Vec<String>> {
+    batches.iter().flat_map(|records| (0..records.num_rows()).map(move |row| show(records, row))).collect()
 }
 
 fn show(records: &RecordBatch, row: usize) -> Vec<String> {

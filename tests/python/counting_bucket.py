@@ -4,6 +4,7 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Callable
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
@@ -11,12 +12,13 @@ from xml.sax.saxutils import escape
 class CountingBucket:
     """Serves the files of `folder` as the bucket `name`, and answers reads and listings after `delay` seconds.
 
-    `reads` has the path and the byte range of each read.
+    `reads` has the path and the byte range of each read. `delay_of` gives the seconds that reading a path takes.
     """
 
     def __init__(self, folder: Path, name: str = "bucket"):
         self.reads: list[tuple[str, int, int]] = []
         self.delay = 0.0
+        self.delay_of: Callable[[str], float] = lambda _key: self.delay
         bucket = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -66,7 +68,7 @@ class CountingBucket:
                     file.seek(start)
                     body = file.read(end - start + 1)
                 bucket.reads.append((key, start, end + 1))
-                time.sleep(bucket.delay)
+                time.sleep(bucket.delay_of(key))
                 extra = {"Content_Range": f"bytes {start}-{end}/{size}"} if wanted else {}
                 self.reply(206 if wanted else 200, body, ETag='"1"', Last_Modified=DATE, **extra)
 

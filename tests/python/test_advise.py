@@ -242,7 +242,8 @@ def test_a_plan_is_explained_beside_its_runner_up(case):
     ("flags", "phrases"),
     [
         ([], ["needs the time of a training step", "--step-time 120ms"]),
-        (["--step-time", "1s", "--workers", "0"], ["range such as 0..8"]),
+        (["--step-time", "120"], ["write a time such as 120ms or 0.2s"]),
+        (["--step-time", "1s", "--workers", "0"], ["--trainer-host-cores", "--workers"]),
         (["--step-time", "1s", "--workers", "3..1"], ["range such as 0..8"]),
         (["--step-time", "1s", "--trainer-cores", "4", "--trainer-host-cores", "2"], ["a trainer needs 4 cores"]),
         (["--step-time", "1s", "--price", "worker=1/h"], ['the price of "trainer" is missing']),

@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from counting_bucket import CountingBucket
 from support import REPOSITORY, Process, Server, binary, environment
 
 PATIENCE_SECONDS = 120
@@ -212,6 +213,26 @@ def test_a_cache_that_cannot_be_written_costs_a_warning(case):
     assert "the cache cannot be written" in done.stderr or "cannot be listed" in done.stderr
     batches = [json.loads(line) for line in done.stdout.splitlines()]
     assert [(batch["token"], batch["digest"]) for batch in batches if "digest" in batch] == expected
+
+
+def test_a_store_that_becomes_slow_costs_a_warning_and_half_a_minute(case, monkeypatch):
+    feed = case("photos")
+    expected = feed.digests()
+    feed.run("--cache", "prefix", "--root", "kept")
+    with CountingBucket(feed.folder) as bucket:
+        # The first reads are as fast as ever. Each of the others takes longer than a reader waits.
+        bucket.delay_of = lambda _key: 60 if len(bucket.reads) > 3 else 0
+        for name, value in bucket.environment.items():
+            monkeypatch.setenv(name, value)
+        begun = time.monotonic()
+        done = feed.run("--cache", "prefix", "--root", "s3://bucket/kept")
+        took = time.monotonic() - begun
+        reads = len(bucket.reads)
+    batches = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(batch["token"], batch["digest"]) for batch in batches if "digest" in batch] == expected
+    assert done.stderr.count("kept rows are computed again for a minute: reading them takes too long") == 1
+    # Two epochs have 480 rows. Windows that are prepared at the same time wait together, and no other waits.
+    assert 3 < reads < 300 and 29 < took < 85, (reads, took, done.stderr)
 
 
 @pytest.mark.parametrize("query", ["photos", "moved"])

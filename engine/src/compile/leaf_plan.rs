@@ -147,7 +147,7 @@ impl LeafPlan {
 
 /// Fuses each chain of image operators into one call, and computes of alternatives only the one that is drawn. This
 /// runs after the optimizer, which ensures that a call shared by several chains is computed once.
-fn fused(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+pub(crate) fn fused(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     let fused = plan.transform_up(|node| {
         let Some(projection) = (node.as_ref() as &dyn Any).downcast_ref::<ProjectionExec>() else {
             return Ok(Transformed::no(node));

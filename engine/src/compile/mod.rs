@@ -45,9 +45,11 @@ pub(crate) use hidden::FeedTable;
 pub(crate) use hidden_columns::HIDDEN;
 pub(crate) use identity::{files, fingerprint, function_versions, operator_versions, uncacheable_calls};
 pub(crate) use layer::{Layer, MadeSoFar};
+pub(crate) use leaf_plan::fused;
 pub(crate) use lengths::{Lengths, check as check_length, lengths};
 pub(crate) use lookup::{Lookup, LookupPlan};
 pub(crate) use prefix::PrefixCut;
+pub(crate) use pruning::Pruning;
 pub(crate) use source_rows::SourceRows;
 pub(crate) use stage::{BadRow, Stage, Transformed as TransformedRows};
 

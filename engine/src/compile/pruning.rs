@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, BooleanArray, UInt64Array};
-use arrow::datatypes::{DataType, Schema};
+use arrow::datatypes::{DataType, Schema, SchemaRef};
 use datafusion::common::pruning::PruningStatistics;
 use datafusion::common::{Column, ScalarValue};
 use datafusion::logical_expr::Operator;
@@ -43,12 +43,21 @@ impl Pruning {
             let at = conjunct.inputs.get(column.index())?.column()?;
             Some((column.name().to_owned(), at))
         });
-        let columns: Vec<(String, usize)> = columns.collect();
-        if !follows_from_bounds(filter.predicate(), &conjunct.leaf_schema) {
+        Self::over(Arc::clone(filter.predicate()), columns.collect(), &conjunct.leaf_schema)
+    }
+
+    /// A condition on the columns of a table, unless no bounds can refute it.
+    pub(crate) fn of_table(condition: Arc<dyn PhysicalExpr>, schema: &SchemaRef) -> Option<Self> {
+        let columns = collect_columns(&condition);
+        let columns = columns.iter().map(|column| (column.name().to_owned(), column.index())).collect();
+        Self::over(condition, columns, schema)
+    }
+
+    fn over(condition: Arc<dyn PhysicalExpr>, columns: Vec<(String, usize)>, schema: &SchemaRef) -> Option<Self> {
+        if !follows_from_bounds(&condition, schema) {
             return None;
         }
-        let builder = PruningPredicateBuilder::new().with_file_schema(Arc::clone(&conjunct.leaf_schema));
-        let predicate = builder.build(Arc::clone(filter.predicate()))?;
+        let predicate = PruningPredicateBuilder::new().with_file_schema(Arc::clone(schema)).build(condition)?;
         (!columns.is_empty() && !predicate.always_true()).then_some(Self { predicate, columns })
     }
 

@@ -191,13 +191,20 @@ impl AutoCache {
         let passes = f64::from(work.epochs_to_come);
         let (nothing, mut chosen) = (&advice.estimates[0], advice.chosen);
         let mut total = advice.choice().total_seconds;
+        // What is kept already costs no more than reading it.
+        let stored = core.dataset.bytes_to_read(core.plan.read(), core.stage.read_columns()).await?;
+        let (stored, kept_bytes) =
+            (stored.map_or(f64::INFINITY, |(own, _)| own as f64), core.dataset.kept_bytes().await);
+        let mut kept = vec![(SOURCE_AT, kept_bytes as f64 / stored.max(1.0))];
         for (at, Candidate { memo, .. }) in self.candidates.iter().enumerate() {
             memo.learn().await?;
-            let share = memo.usage().rows as f64 / trial.rows_of_epoch.max(1) as f64;
-            let estimate = &advice.estimates[at + FIRST_CANDIDATE];
+            kept.push((at + FIRST_CANDIDATE, memo.usage().rows as f64 / trial.rows_of_epoch.max(1) as f64));
+        }
+        for (at, share) in kept {
+            let estimate = &advice.estimates[at];
             let reading = passes * estimate.epoch_seconds;
             if share >= KEPT_SHARE_LEAST && estimate.epoch_seconds < nothing.epoch_seconds && reading < total {
-                (chosen, total) = (at + FIRST_CANDIDATE, reading);
+                (chosen, total) = (at, reading);
             }
         }
         let estimate = &advice.estimates[chosen];

@@ -39,6 +39,8 @@ pub(crate) struct FeedCore {
     /// The lookup table of each layer that joins, read when a window first needs it.
     pub(super) lookups: OnceCell<Vec<Option<Lookup>>>,
     pub(super) lookup_bytes_max: u64,
+    /// The most bytes of results that pieces of a reader may have beyond those of one per thread.
+    pub(super) waiting_bytes_max: u64,
     pub(crate) plan: Arc<FeedPlan>,
     /// Counts what its windows cost.
     pub(crate) meter: CostMeter,

@@ -303,7 +303,8 @@ impl Memo {
     pub(super) async fn get(&self, core: &FeedCore, wanted: Wanted, epoch: u64) -> Result<Made> {
         let Wanted { range, ids, found, is_kept_here } = wanted;
         let begun = Instant::now();
-        if let Some(found) = found
+        // Other ranges of a window that has begun do not wait again.
+        if let Some(found) = found.filter(|_| !is_recent(&self.slow))
             && let Some(rows) = self.read(&found).await
         {
             core.read_in(begun.elapsed());

@@ -25,6 +25,7 @@ use crate::build::build;
 use crate::compile::{Audience, Keeping};
 use crate::error::{Error, Result};
 use crate::executor::Executor;
+use crate::memory::FeedMemory;
 use crate::pipeline::Pipeline;
 
 /// The inputs for opening a feed.
@@ -43,8 +44,7 @@ pub(crate) struct FeedParts<'a> {
     pub(crate) executor: Arc<Executor>,
     pub(crate) stores: Stores,
     pub(crate) root: &'a str,
-    pub(crate) memory_limit_bytes: u64,
-    pub(crate) lookup_bytes_max: u64,
+    pub(crate) memory: FeedMemory,
     /// Open feeds, whose windows may be shared.
     pub(crate) open: &'a OpenFeeds,
 }
@@ -59,7 +59,7 @@ const SMALL_RANGES_MAX: u64 = 1 << 22;
 
 impl Feed {
     pub(crate) fn open(parts: FeedParts<'_>) -> Result<Self> {
-        let FeedParts { pipeline, settings, cache, columns, context, executor, stores, root, .. } = parts;
+        let FeedParts { pipeline, settings, cache, columns, context, executor, stores, root, memory, .. } = parts;
         let keeps_pieces = Arc::new(AtomicBool::new(cache == CacheMode::Source));
         let dataset = match &parts.pieces {
             Some(pieces) => pipeline.dataset.keeping_pieces(Arc::clone(pieces), Arc::clone(&keeps_pieces)),
@@ -149,11 +149,12 @@ impl Feed {
             reads: Reads::new(executor.threads()),
             lengths,
             lookups: OnceCell::new(),
-            lookup_bytes_max: parts.lookup_bytes_max,
+            lookup_bytes_max: memory.lookup_bytes,
+            waiting_bytes_max: memory.waiting_bytes,
             executor,
             stores,
         };
-        let runner = Runner::new(Arc::new(core), auto, parts.memory_limit_bytes);
+        let runner = Runner::new(Arc::new(core), auto, memory.windows_bytes);
         open.retain(|_, runner| runner.strong_count() > 0);
         open.insert(key, Arc::downgrade(&runner));
         Ok(Self { pipeline, runner })

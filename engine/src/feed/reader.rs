@@ -33,8 +33,6 @@ pub(crate) const PIECE_BYTES_MAX: u64 = 4 << 20;
 pub(crate) const PIECE_ROWS_MAX: u64 = 8192;
 /// If results are larger than this, finished pieces do not wait beside the pieces being computed.
 const RESULT_BYTES_READY_MAX: usize = 32 << 20;
-/// The most bytes of results that pieces may have beyond those of one per thread.
-const WAITING_BYTES_MAX: usize = 128 << 20;
 
 /// Reads batches; made by [`Feed::read`](super::Feed::read).
 pub struct Reader {
@@ -166,7 +164,8 @@ impl Reader {
         let executor = &self.core().executor;
         // Pieces beyond one per thread only wait, and large ones take more memory than that is worth.
         let waiting = executor.width().saturating_sub(executor.threads());
-        let waiting = waiting.min(WAITING_BYTES_MAX / self.largest_result_bytes.max(1));
+        let fit = self.core().waiting_bytes_max / self.largest_result_bytes.max(1) as u64;
+        let waiting = waiting.min(usize::try_from(fit).unwrap_or(usize::MAX));
         executor.threads() + waiting + usize::from(self.largest_result_bytes <= RESULT_BYTES_READY_MAX)
     }
 

@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use forebay_policy::reads_under_way;
+use futures::stream::{self, FuturesOrdered};
+use futures::{Stream, StreamExt};
 use parking_lot::Mutex;
 
 /// Row ranges of one window that are read at a time at least, and at most.
@@ -44,6 +46,19 @@ impl Reads {
         self.now.load(Ordering::Relaxed)
     }
 
+    /// The results of `all`, in their order, with so many reads under way as there should be at each moment: a window
+    /// that has begun gets more when the store turns out to be slow.
+    pub(super) fn in_order<F: Future>(&self, all: impl Iterator<Item = F>) -> impl Stream<Item = F::Output> {
+        stream::unfold((FuturesOrdered::new(), all.fuse()), move |(mut under_way, mut all)| async move {
+            while under_way.len() < self.now()
+                && let Some(read) = all.next()
+            {
+                under_way.push_back(read);
+            }
+            under_way.next().await.map(|read| (read, (under_way, all)))
+        })
+    }
+
     /// Windows of so many row ranges to prepare at a time.
     pub(super) fn windows(&self, ranges: usize) -> usize {
         self.now().div_ceil(ranges.max(1)).clamp(WINDOWS_LEAST, WINDOWS_MOST)
@@ -69,6 +84,20 @@ impl Reads {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_window_that_has_begun_gets_more_reads() {
+        let (reads, begun) = (Reads::new(2), AtomicUsize::new(0));
+        let read = |number| {
+            begun.fetch_add(1, Ordering::Relaxed);
+            std::future::ready(number)
+        };
+        let mut all = Box::pin(reads.in_order((0..1_000).map(read)));
+        assert_eq!((all.next().await, begun.load(Ordering::Relaxed)), (Some(0), READS_LEAST));
+        (0..READS_COMPARED).for_each(|_| reads.learn(Duration::from_millis(300), 0.001));
+        assert_eq!((all.next().await, begun.load(Ordering::Relaxed)), (Some(1), 1 + READS_MOST));
+        assert_eq!(all.collect::<Vec<_>>().await, (2..1_000).collect::<Vec<_>>());
+    }
 
     #[test]
     fn reads_follow_the_latency_of_the_store() {

@@ -106,8 +106,7 @@ impl Trial {
             left -= group.iter().map(|part| part.rows).sum::<u64>();
             sums.read(core, &group, candidates, seconds, begun).await?;
         }
-        let folder = format!("{}/trial", core.root.trim_end_matches('/'));
-        let rates = store_rates(&core.stores, &folder, &format!("{:016x}", random_id()?)).await.map_err(|error| {
+        let rates = store_rates(&core.stores, &core.root, random_id()?).await.map_err(|error| {
             let error = Error::from(error);
             Error::new(error.kind(), format!("the root's store cannot be measured: {}", error.message()))
                 .with_hint("choose a writable folder or URL with the option \"root\"")
@@ -237,7 +236,9 @@ impl Sums {
     ) -> Result<()> {
         let (columns, categories) = (core.stage.read_columns(), core.stage.read_categories());
         let since = Instant::now();
-        let read = group.iter().map(|part| core.dataset.read_with_dictionaries(&part.range, columns, categories));
+        // What an earlier job has kept says nothing about the store.
+        let dataset = core.dataset.without_pieces();
+        let read = group.iter().map(|part| dataset.read_with_dictionaries(&part.range, columns, categories));
         let read = try_join_all(read).await?;
         self.reading += since.elapsed();
         self.read_rows += group.iter().map(|part| part.range.rows).sum::<u64>();

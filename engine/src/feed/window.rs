@@ -7,6 +7,7 @@ mod builder;
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -15,8 +16,8 @@ use arrow::compute::{concat, interleave};
 use arrow::datatypes::SchemaRef;
 use forebay_delivery::WindowId;
 use forebay_storage::RangeRows;
+use futures::TryStreamExt;
 use futures::future::try_join_all;
-use futures::{StreamExt, TryStreamExt, stream};
 
 use self::builder::Builder;
 use super::copy_out::copied_out;
@@ -81,22 +82,20 @@ impl Window {
             return Self::prepare_keeping(core, memo, id, wanted).await;
         }
         let mut window = Builder::new(core, &core.stage, core.lookups().await?, id.epoch);
-        let mut reads = stream::iter(core.plan.ranges(id))
-            .map(|range| {
-                let reader = Arc::clone(core);
-                let mut task = core.executor.spawn(async move {
-                    let begun = Instant::now();
-                    let (columns, categories) = (reader.stage.read_columns(), reader.stage.read_categories());
-                    let parts = reader.stage.possible(&reader.dataset, range).await?;
-                    let read =
-                        parts.iter().map(|part| reader.dataset.read_with_dictionaries(part, columns, categories));
-                    let read = try_join_all(read).await?;
-                    reader.read_in(begun.elapsed());
-                    Ok::<_, Error>(read)
-                });
-                async move { task.join().await? }
-            })
-            .buffered(core.reads.now());
+        let reads = core.plan.ranges(id).into_iter().map(|range| {
+            let reader = Arc::clone(core);
+            let mut task = core.executor.spawn(async move {
+                let begun = Instant::now();
+                let (columns, categories) = (reader.stage.read_columns(), reader.stage.read_categories());
+                let parts = reader.stage.possible(&reader.dataset, range).await?;
+                let read = parts.iter().map(|part| reader.dataset.read_with_dictionaries(part, columns, categories));
+                let read = try_join_all(read).await?;
+                reader.read_in(begun.elapsed());
+                Ok::<_, Error>(read)
+            });
+            async move { task.join().await? }
+        });
+        let mut reads = pin!(core.reads.in_order(reads));
         let (mut group, mut rows, mut bytes) = (Vec::new(), 0, 0);
         while let Some(read) = reads.try_next().await? {
             for read in read {
@@ -124,14 +123,13 @@ impl Window {
     ) -> Result<Self> {
         let mut window = Builder::new(core, &memo.stage, keeping_lookups(core).await?, id.epoch);
         let epoch = core.drawing_epoch(id.epoch);
-        let mut gets = stream::iter(wanted)
-            .map(|wanted| {
-                let (core, memo) = (Arc::clone(core), Arc::clone(memo));
-                let executor = Arc::clone(&core.executor);
-                let mut task = executor.spawn(async move { memo.get(&core, wanted, epoch).await });
-                async move { task.join().await? }
-            })
-            .buffered(core.reads.now());
+        let gets = wanted.into_iter().map(|wanted| {
+            let (core, memo) = (Arc::clone(core), Arc::clone(memo));
+            let executor = Arc::clone(&core.executor);
+            let mut task = executor.spawn(async move { memo.get(&core, wanted, epoch).await });
+            async move { task.join().await? }
+        });
+        let mut gets = pin!(core.reads.in_order(gets));
         let (mut group, mut rows, mut bytes) = (Vec::new(), 0, 0);
         let (mut new, mut new_bytes) = (Vec::new(), 0);
         while let Some(Made { ids, rows: made, is_new }) = gets.try_next().await? {

@@ -31,8 +31,8 @@ impl Session {
             base,
             executor: Arc::clone(&self.executor),
             root: self.root.clone(),
-            window_memory_bytes: self.window_memory_bytes,
-            lookup_memory_bytes: self.lookup_memory_bytes,
+            memory: self.memory,
+            batch: self.batch.clone(),
             piece_caches: Arc::clone(&self.piece_caches),
             sql_rows_max: self.sql_rows_max,
         }

@@ -10,18 +10,24 @@ use parking_lot::Mutex;
 use super::Session;
 use super::catalog::Catalog;
 use super::piece_caches::PieceCaches;
+use crate::batch::BatchLimits;
 use crate::error::{Error, Result};
 use crate::executor::{Executor, Threads};
 use crate::feed::OpenFeeds;
+use crate::memory::{FeedMemory, batch_memory_bytes};
 use crate::planner::planner;
 
 /// Builds a [`Session`].
 #[derive(Clone, Debug)]
 pub struct SessionBuilder {
     threads: Option<usize>,
+    cpu_limit: Option<usize>,
     yields: bool,
-    window_memory_bytes: u64,
-    lookup_memory_bytes: u64,
+    memory_limit: Option<u64>,
+    window_memory_bytes: Option<u64>,
+    lookup_memory_bytes: Option<u64>,
+    batch_memory_limit: Option<u64>,
+    spill_folder: Option<String>,
     cache_folder: Option<String>,
     cache_limit: u64,
     sql_rows_max: u64,
@@ -34,16 +40,24 @@ impl Session {
     pub fn builder() -> SessionBuilder {
         SessionBuilder {
             threads: None,
+            cpu_limit: None,
             yields: false,
-            window_memory_bytes: 0,
-            lookup_memory_bytes: 0,
+            memory_limit: None,
+            window_memory_bytes: None,
+            lookup_memory_bytes: None,
+            batch_memory_limit: None,
+            spill_folder: None,
             cache_folder: None,
             cache_limit: 0,
             sql_rows_max: 0,
             base: PathBuf::new(),
             root: String::new(),
         }
-        .options(SessionOptions::defaults())
+        .options(SessionOptions {
+            window_memory_limit: None,
+            lookup_memory_limit: None,
+            ..SessionOptions::defaults()
+        })
     }
 }
 
@@ -51,15 +65,20 @@ impl SessionBuilder {
     /// Sets the options that are given.
     #[must_use]
     pub fn options(self, options: SessionOptions) -> Self {
-        let SessionOptions { threads, base, root, window_memory_limit, lookup_memory_limit, .. } = options;
-        let SessionOptions { cache_folder, cache_limit, sql_rows_limit, .. } = options;
+        let SessionOptions { threads, cpu_limit, memory_limit, window_memory_limit, lookup_memory_limit, .. } = options;
+        let SessionOptions { batch_memory_limit, spill_folder, .. } = options;
+        let SessionOptions { base, root, cache_folder, cache_limit, sql_rows_limit, .. } = options;
         Self {
             threads: threads.or(self.threads),
+            cpu_limit: cpu_limit.or(self.cpu_limit),
             yields: self.yields,
+            memory_limit: memory_limit.or(self.memory_limit),
             base: base.map_or(self.base, PathBuf::from),
             root: root.unwrap_or(self.root),
-            window_memory_bytes: window_memory_limit.unwrap_or(self.window_memory_bytes),
-            lookup_memory_bytes: lookup_memory_limit.unwrap_or(self.lookup_memory_bytes),
+            window_memory_bytes: window_memory_limit.or(self.window_memory_bytes),
+            lookup_memory_bytes: lookup_memory_limit.or(self.lookup_memory_bytes),
+            batch_memory_limit: batch_memory_limit.or(self.batch_memory_limit),
+            spill_folder: spill_folder.or(self.spill_folder),
             cache_folder: cache_folder.or(self.cache_folder),
             cache_limit: cache_limit.unwrap_or(self.cache_limit),
             sql_rows_max: sql_rows_limit.unwrap_or(self.sql_rows_max),
@@ -83,18 +102,18 @@ impl SessionBuilder {
         self
     }
 
-    /// Sets the memory for the windows of one feed. A feed always holds the window being read, so a limit below the
-    /// pipeline's `window_bytes` disables reading ahead.
+    /// Sets the memory for the windows of one feed, 128 MiB by default. A feed always holds the window being read, so a
+    /// limit below the pipeline's `window_bytes` disables reading ahead.
     #[must_use]
     pub fn window_memory_bytes(mut self, bytes: u64) -> Self {
-        self.window_memory_bytes = bytes;
+        self.window_memory_bytes = Some(bytes);
         self
     }
 
     /// Sets the memory for the lookup tables of one feed's joins, 1 GiB by default. A feed that needs more is refused.
     #[must_use]
     pub fn lookup_memory_bytes(mut self, bytes: u64) -> Self {
-        self.lookup_memory_bytes = bytes;
+        self.lookup_memory_bytes = Some(bytes);
         self
     }
 
@@ -119,6 +138,7 @@ impl SessionBuilder {
     pub fn build(self) -> Result<Session> {
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         let number = self.threads.unwrap_or_else(cores);
+        let number = self.cpu_limit.map_or(number, |most| number.min(most));
         if !(1..=THREADS_MAX).contains(&number) {
             return Err(Error::invalid(format!("\"threads\" must be between 1 and {THREADS_MAX}, got {number}")));
         }
@@ -136,8 +156,11 @@ impl SessionBuilder {
             base,
             executor: Arc::new(Executor::new(threads)?),
             root: absolute(self.root)?,
-            window_memory_bytes: self.window_memory_bytes,
-            lookup_memory_bytes: self.lookup_memory_bytes,
+            batch: BatchLimits {
+                memory_bytes: self.batch_memory_limit.unwrap_or_else(batch_memory_bytes),
+                spill_folder: self.spill_folder.map(absolute).transpose()?.map(PathBuf::from),
+            },
+            memory: FeedMemory::of(self.memory_limit, self.window_memory_bytes, self.lookup_memory_bytes),
             piece_caches: Arc::new(PieceCaches::new(self.cache_folder, self.cache_limit)),
             sql_rows_max: self.sql_rows_max,
         })

@@ -272,6 +272,6 @@ pub(super) fn unknown(what: &str, name: &str, known: Vec<String>) -> Error {
 }
 
 /// Names are used as written: DataFusion must neither fold them nor split them at dots.
-fn reference(name: &str) -> TableReference {
+pub(super) fn reference(name: &str) -> TableReference {
     TableReference::bare(name.to_owned())
 }

@@ -44,7 +44,7 @@ impl Session {
         if let Some(artifact) = catalog.find(&fingerprint).await? {
             return Ok(Materialized::new(&artifact, true, None));
         }
-        let job = Job::open(feed, &catalog.kept(&fingerprint), &options, self.window_memory_bytes).await?;
+        let job = Job::open(feed, &catalog.kept(&fingerprint), &options, self.memory.windows_bytes).await?;
         job.run(&JobProgress::default()).await
     }
 
@@ -69,7 +69,7 @@ impl Session {
 
     async fn job_of(&self, pipeline: Arc<Pipeline>, feed: &FeedOptions, to: &str, options: &JobOptions) -> Result<Job> {
         let feed = self.open_pipeline(pipeline, feed)?;
-        Job::open(feed, to, options, self.window_memory_bytes).await
+        Job::open(feed, to, options, self.memory.windows_bytes).await
     }
 
     pub(super) async fn materialize(&self, definition: MaterializeDefinition) -> Result<Output, Failure> {

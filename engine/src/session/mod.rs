@@ -10,6 +10,7 @@ mod catalog;
 mod jobs;
 mod outputs;
 mod piece_caches;
+mod queries;
 mod specs;
 mod statements;
 mod trials;
@@ -30,11 +31,13 @@ pub use outputs::Output;
 use piece_caches::PieceCaches;
 pub(crate) use statements::misplaced;
 
+use crate::batch::BatchLimits;
 use crate::error::Result;
 use crate::executor::Executor;
 use crate::explain::Explanation;
 use crate::feed::{Feed, FeedParts, FeedSpec, OpenFeeds, WindowStore};
 use crate::function::Function;
+use crate::memory::FeedMemory;
 use crate::pipeline::Pipeline;
 
 /// Tables, pipelines and the threads that compute them.
@@ -51,8 +54,8 @@ pub struct Session {
     base: PathBuf,
     executor: Arc<Executor>,
     root: String,
-    window_memory_bytes: u64,
-    lookup_memory_bytes: u64,
+    memory: FeedMemory,
+    batch: BatchLimits,
     piece_caches: Arc<PieceCaches>,
     /// The most rows of a [`TablePreview`](crate::TablePreview).
     pub(crate) sql_rows_max: u64,
@@ -203,8 +206,7 @@ impl Session {
             executor: Arc::clone(&self.executor),
             stores: self.stores.clone(),
             root,
-            memory_limit_bytes: self.window_memory_bytes,
-            lookup_bytes_max: self.lookup_memory_bytes,
+            memory: self.memory,
             open: &self.feeds,
         })
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use arrow::datatypes::Schema;
 use forebay_storage::Dataset;
 
+use crate::batch::Query;
 use crate::explain::type_name;
 use crate::pipeline::Pipeline;
 
@@ -25,6 +26,8 @@ pub enum Output {
     Rows(Vec<Vec<String>>),
     /// A text of several lines.
     Text(String),
+    /// A query, which runs when its rows are read.
+    Query(Box<Query>),
 }
 
 /// The result of `SHOW PIPELINES`.

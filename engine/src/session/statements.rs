@@ -53,6 +53,7 @@ impl Session {
                 }
                 _ => false,
             };
+            let is_query = matches!(statement, Statement::Query(_));
             if let Statement::Materialize(job) = &statement {
                 return Err(script.error(Failure::At(job.place, served_job())));
             }
@@ -64,6 +65,12 @@ impl Session {
                 Failure::Unopened { table, place, error } if error.kind() == ErrorKind::Data => {
                     self.catalog.break_table(&table, error.clone())?;
                     first.get_or_insert(script.error(Failure::At(place, error)));
+                }
+                // A query is not run here.
+                failure
+                    if is_query && failure.missing_table().is_some_and(|table| broken.tables.contains_key(table)) =>
+                {
+                    tracing::warn!("a query of the script reads a table that cannot be opened");
                 }
                 failure if !reads_broken && !is_broken => return Err(script.error(failure)),
                 _ => {}
@@ -144,6 +151,9 @@ impl Session {
                 .map(|explanation| Output::Text(explanation.to_string()))
                 .map_err(|error| Failure::At(place, error)),
             Statement::Materialize(definition) => self.materialize(definition).await,
+            Statement::Query(definition) => {
+                self.checked_query(&definition).await.map(|query| Output::Query(Box::new(query)))
+            }
         }
     }
 
@@ -229,13 +239,13 @@ impl Failure {
 }
 
 /// A text with the name by which errors refer to it.
-struct Script<'a> {
-    name: &'a str,
-    text: &'a str,
+pub(super) struct Script<'a> {
+    pub(super) name: &'a str,
+    pub(super) text: &'a str,
 }
 
 impl Script<'_> {
-    fn statements(&self) -> Result<Vec<Statement>> {
+    pub(super) fn statements(&self) -> Result<Vec<Statement>> {
         forebay_sql::parse(self.text).map_err(|error| self.placed(ErrorKind::Invalid, &error))
     }
 
@@ -245,7 +255,7 @@ impl Script<'_> {
     }
 
     /// The error of a statement, with its place in the text.
-    fn error(&self, failure: Failure) -> Error {
+    pub(super) fn error(&self, failure: Failure) -> Error {
         match failure {
             Failure::Refused(Refusal::Placed(error)) => self.placed(ErrorKind::Invalid, &error),
             Failure::Refused(Refusal::Whole(error)) => error,

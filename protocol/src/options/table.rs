@@ -121,6 +121,14 @@ declare_options! {
         /// Number of threads that compute, and of pieces of work under way; by default as many as keep all cores busy.
         threads: usize = { kind: OptionKind::Count, unit: Some("threads"), }
 
+        /// Most cores to compute on; by default all that the process may use. Unlike threads, it does not limit how
+        /// much work waits.
+        cpu_limit: usize = { kind: OptionKind::Count, unit: Some("cores"), guide: Some(UNDER_WAY), }
+
+        /// Memory for the rows of one feed: half for windows held ahead, a quarter for joined tables, an eighth for
+        /// results under way; by default half of the container's or unit's limit.
+        memory_limit: u64 = { kind: OptionKind::Memory, guide: Some(UNDER_WAY), }
+
         /// Folder that relative locations are relative to; the current folder by default.
         base: String = { kind: OptionKind::Folder, in_cli: false, }
 
@@ -132,6 +140,17 @@ declare_options! {
 
         /// Memory for all tables that one feed joins; a feed that needs more is refused.
         lookup_memory_limit: u64 = { kind: OptionKind::Memory, default: Some("1GiB"), guide: Some(JOINS), }
+
+        /// Memory for a query over whole tables; by default half of what the process may use.
+        batch_memory_limit: u64 = { kind: OptionKind::Memory, guide: Some(QUERIES), }
+
+        /// Folder of the local disk for rows of such a query that do not fit in memory; that of temporary files by
+        /// default.
+        spill_folder: String = {
+            kind: OptionKind::Folder,
+            environment: Some("FOREBAY_SPILL_FOLDER"),
+            guide: Some(QUERIES),
+        }
 
         /// Folder of the local disk for what cache = 'source' keeps; "source" below the root by default.
         cache_folder: String = { kind: OptionKind::Folder, environment: Some("FOREBAY_CACHE_FOLDER"), guide: Some(SOURCE), }
@@ -150,6 +169,8 @@ declare_options! {
 }
 
 const WINDOWS: (&str, &str) = ("windows", "guide.md#windows-how-well-it-shuffles-how-much-memory-it-takes");
+const UNDER_WAY: (&str, &str) = ("work under way", "guide.md#what-a-process-does-by-itself");
+const QUERIES: (&str, &str) = ("queries", "guide.md#look-at-whole-tables-select");
 const CACHE: (&str, &str) = ("the cache", "guide.md#the-cache-nothing-is-computed-twice");
 const ORDER: (&str, &str) = ("the order of operators", "guide.md#the-order-of-operators");
 const SOURCE: (&str, &str) = ("remote files", "guide.md#remote-files-on-the-local-disk");

@@ -3,10 +3,8 @@
 use datafusion::sql::sqlparser::tokenizer::Token;
 
 use super::{Statements, keyword};
-use crate::depth;
 use crate::error::{Error, Place, Result};
 use crate::statement::{MaterializeDefinition, MaterializeSource, PipelineDefinition, Statement};
-use crate::tokens::slice;
 
 /// The name of the pipeline that a query in brackets becomes.
 const UNNAMED: &str = "query";
@@ -50,10 +48,7 @@ impl Statements<'_> {
         if matches!(first.token, Token::EOF | Token::RParen) {
             return Err(self.expected("a query after `(`", &first));
         }
-        let query = self.parser.parser.parse_query().map_err(|error| self.parser_error(&error.into(), place))?;
-        depth::check_query(&query, place)?;
-        let end = self.parser.parser.get_current_token().span.end;
-        let text = slice(self.text, first.span.start, end).to_owned();
+        let (query, text) = self.query_and_text(place)?;
         let close = self.peek(0);
         if close.token != Token::RParen {
             return Err(self.expected("`)` after the query", &close));

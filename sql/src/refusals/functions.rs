@@ -9,7 +9,9 @@ use datafusion::sql::sqlparser::ast::{
 };
 use forebay_operators::{Descriptor, Determinism, LENGTHENING, OPERATORS, TEXT_LENGTH_MAX, length_unit};
 
-use super::search::{AGGREGATE_HINT, ALL_ROWS, BEFOREHAND, SUBQUERY_HINT, Search, UNNEST_HINT, second_table, window};
+use super::search::{
+    AGGREGATE_HINT, ALL_ROWS, BEFOREHAND, OF_A_PIPELINE, SUBQUERY_HINT, Search, UNNEST_HINT, second_table, window,
+};
 use crate::{Place, calls};
 
 impl Search<'_> {
@@ -18,14 +20,23 @@ impl Search<'_> {
         // In some clauses (PIVOT) the parser drops the places of names.
         let place = Place::start(function.name.span()).or_else(|| self.tokens.next(self.here, &[&name]));
         let place = place.unwrap_or(self.here);
-        if function.over.is_some() {
+        if function.over.is_some() && self.is_feed() {
             return self.refuse(function.name.span(), &["OVER"], &window("OVER"), BEFOREHAND);
         }
-        if matches!(function.args, FunctionArguments::Subquery(_)) {
+        if matches!(function.args, FunctionArguments::Subquery(_)) && self.is_feed() {
             return self.refuse_at(place, &second_table("a subquery in an expression"), SUBQUERY_HINT);
         }
         // `calls` checks an operator's call against its descriptor.
-        if calls::operator(&function.name).is_some() {
+        if let Some(operator) = calls::operator(&function.name) {
+            match operator.determinism {
+                Determinism::KeyedRandom if !self.is_feed() => {
+                    self.refuse_at(place, &format!("\"{name}\" draws from a feed's seed and epoch"), OF_A_PIPELINE);
+                }
+                Determinism::StepLength if !self.is_feed() => {
+                    self.refuse_at(place, &format!("\"{name}\" depends on the step of a feed"), OF_A_PIPELINE);
+                }
+                _ => {}
+            }
             return;
         }
         if calls::table_operator(&function.name).is_some() {
@@ -39,14 +50,14 @@ impl Search<'_> {
         if name == "unnest" {
             return self.unnest(place);
         }
-        if CLOCKS.contains(&name) {
+        if CLOCKS.contains(&name) && self.is_feed() {
             return self.refuse_at(
                 place,
                 &format!("\"{name}\" reads the clock, and a feed must compute the same rows whenever it runs"),
                 "write the time as a literal, such as TIMESTAMP '2026-01-31 00:00:00'",
             );
         }
-        if RANDOM.contains(&name) {
+        if RANDOM.contains(&name) && self.is_feed() {
             let keyed = OPERATORS.iter().map(|operator| operator.descriptor());
             let keyed = keyed.filter(|descriptor| descriptor.determinism == Determinism::KeyedRandom);
             let (numbers, others): (Vec<_>, Vec<_>) = keyed.partition(|descriptor| descriptor.category == "random");
@@ -75,6 +86,13 @@ impl Search<'_> {
             );
         }
         let scalar = self.state.scalar_functions().get(name);
+        if !self.is_feed() {
+            if !matches!(function.parameters, FunctionArguments::None) || (scalar.is_some() && has_clauses(function)) {
+                let message = format!("a clause of \"{name}\" would be silently ignored");
+                self.refuse_at(place, &message, "only aggregates and window functions have DISTINCT, FILTER, OVER, …");
+            }
+            return;
+        }
         if scalar.is_some_and(|function| function.signature().volatility != Volatility::Immutable) {
             return self.refuse_at(
                 place,
@@ -90,6 +108,19 @@ impl Search<'_> {
             self.refuse_at(place, &window(&format!("\"{name}\"")), BEFOREHAND);
         }
     }
+}
+
+/// Whether a call has a clause that only aggregates and window functions have.
+fn has_clauses(function: &Function) -> bool {
+    let of_arguments = match &function.args {
+        FunctionArguments::List(list) => list.duplicate_treatment.is_some() || !list.clauses.is_empty(),
+        FunctionArguments::None | FunctionArguments::Subquery(_) => false,
+    };
+    of_arguments
+        || function.over.is_some()
+        || function.filter.is_some()
+        || function.null_treatment.is_some()
+        || !function.within_group.is_empty()
 }
 
 /// The length of the text that a call with a constant length, or of a constant number of copies, makes at least.

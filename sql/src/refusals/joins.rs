@@ -16,6 +16,7 @@ use crate::{Place, calls};
 
 /// Maximum number of joins in one FROM. Each join adds a level of nesting to the plan.
 const JOINS_MAX: usize = 8;
+const JOINS_MAX_OF_ROWS: usize = 32;
 
 const ON_HINT: &str = "write `FROM table JOIN other ON table.id = other.id`, or `USING (id)`";
 const SIDES_HINT: &str = "swap the tables: samples are rows of the first one, and the others are looked up by key";
@@ -24,8 +25,9 @@ const RIGHT_HINT: &str = "join a table, or `(SELECT columns FROM table WHERE …
 impl Search<'_> {
     pub(super) fn joins(&mut self, item: &TableWithJoins) {
         item.joins.iter().for_each(|join| self.join(join));
-        if let Some(join) = item.joins.get(JOINS_MAX) {
-            let message = format!("more than {JOINS_MAX} joins in one FROM");
+        let most = if self.is_feed() { JOINS_MAX } else { JOINS_MAX_OF_ROWS };
+        if let Some(join) = item.joins.get(most) {
+            let message = format!("more than {most} joins in one FROM");
             self.refuse_before(join.relation.span(), &["JOIN"], &message, JOIN_HINT);
         }
     }
@@ -40,7 +42,7 @@ impl Search<'_> {
             let (JoinOperator::Left(constraint) | JoinOperator::LeftOuter(constraint)) = &join.join_operator else {
                 return false;
             };
-            matches!(constraint, JoinConstraint::Using(_)) && name(&join.relation) < first
+            matches!(constraint, JoinConstraint::Using(_) | JoinConstraint::Natural) && name(&join.relation) < first
         };
         if item.joins.iter().any(|join| is_left(&join)) {
             let place = Place::start(star.span()).unwrap_or(self.here);
@@ -54,6 +56,9 @@ impl Search<'_> {
 
     pub(super) fn join(&mut self, join: &Join) {
         let Join { relation, global, join_operator } = join;
+        if !self.is_feed() && !global {
+            return self.join_of_rows(join);
+        }
         let refused = match join_operator {
             _ if *global => Some(("GLOBAL would be silently ignored", "leave it out")),
             JoinOperator::Join(constraint)
@@ -105,6 +110,40 @@ impl Search<'_> {
                 let place = Place::start(relation.span()).unwrap_or(self.here);
                 self.refuse_at(place, "the second table of a join must be a table, which is read whole", RIGHT_HINT);
             }
+        }
+    }
+
+    /// Refuses a join of whole tables for which DataFusion would return wrong keys, or that it does not know.
+    fn join_of_rows(&mut self, join: &Join) {
+        use JoinOperator as Join;
+
+        let keeps_right = |constraint: &JoinConstraint| match constraint {
+            JoinConstraint::Using(_) | JoinConstraint::Natural => Some((
+                "a key of USING or NATURAL would be null for rows that only the second table has",
+                "write `ON a.id = b.id`, and `coalesce(a.id, b.id)` for the key",
+            )),
+            JoinConstraint::None => Some((PAIRS, "write CROSS JOIN if all pairs are meant, or `ON a.id = b.id`")),
+            JoinConstraint::On(_) => None,
+        };
+        let refused = match &join.join_operator {
+            Join::CrossJoin(_) => None,
+            Join::Join(constraint)
+            | Join::Inner(constraint)
+            | Join::Left(constraint)
+            | Join::LeftOuter(constraint)
+            | Join::LeftSemi(constraint)
+            | Join::LeftAnti(constraint)
+            | Join::RightSemi(constraint)
+            | Join::RightAnti(constraint) => {
+                matches!(constraint, JoinConstraint::None).then(|| keeps_right(constraint)).flatten()
+            }
+            Join::Right(constraint) | Join::RightOuter(constraint) | Join::FullOuter(constraint) => {
+                keeps_right(constraint)
+            }
+            _ => Some(("there is no such join", "joins are JOIN, LEFT, RIGHT, FULL and CROSS JOIN, and SEMI and ANTI")),
+        };
+        if let Some((message, hint)) = refused {
+            self.refuse_before(join.relation.span(), &["JOIN"], message, hint);
         }
     }
 

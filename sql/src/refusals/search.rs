@@ -9,8 +9,18 @@ use crate::{Error, Place};
 pub(super) const ALL_ROWS: &str = "needs the whole dataset, and a feed computes one window at a time";
 pub(super) const BEFOREHAND: &str = "compute it beforehand, write it to files, and create a table over them";
 
+/// A use of a query.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Samples of a feed, which computes each row separately, window by window.
+    Feed,
+    /// Rows that are computed once, from whole tables.
+    Rows,
+}
+
 /// A search through a query, and its refusals so far.
 pub(super) struct Search<'a> {
+    pub(super) purpose: Purpose,
     pub(super) state: &'a SessionState,
     pub(super) tokens: &'a Tokens,
     pub(super) errors: Vec<Error>,
@@ -25,6 +35,14 @@ pub(super) struct Search<'a> {
 }
 
 impl Search<'_> {
+    pub(super) fn is_feed(&self) -> bool {
+        self.purpose == Purpose::Feed
+    }
+
+    pub(super) fn limit_hint(&self) -> &'static str {
+        if self.is_feed() { LIMIT_HINT } else { "write LIMIT" }
+    }
+
     /// Advances to a span.
     pub(super) fn pass(&mut self, span: Span) {
         self.here = Place::start(span).unwrap_or(self.here);
@@ -49,6 +67,7 @@ impl Search<'_> {
     }
 }
 
+pub(super) const OF_A_PIPELINE: &str = "create a pipeline of the query, and look at its samples with `forebay preview`";
 pub(super) const UNNEST_HINT: &str = "write `SELECT unnest(list) AS item, … FROM table`";
 pub(super) const ORDER_HINT: &str =
     "a feed's order comes from shuffle => false (file order) or from its seed; in Python, order_by sorts a small table";

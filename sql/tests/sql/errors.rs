@@ -1,13 +1,14 @@
 //! Every error that a text can cause, as rendered for the user.
 //!
-//! `errors.txt` holds the cases: a text, `----`, the rendered error, `====`. A bare query stands for the query of a
-//! pipeline `p`. `UPDATE=1 cargo nextest run -p forebay-sql` regenerates the file; read the difference.
+//! `errors.txt` holds the cases: a text, `----`, the rendered error, `====`. A query stands for that of a pipeline `p`,
+//! and one after `bare:` for itself. `UPDATE=1 cargo nextest run -p forebay-sql` regenerates the file; read the
+//! difference.
 
 use std::fmt::Write as _;
 
 use forebay_sql::{Statement, parse};
 
-use crate::{planned, session};
+use crate::{planned, query_planned, session};
 
 const CASES: &str = include_str!("errors.txt");
 
@@ -28,6 +29,7 @@ fn errors_read_as_expected() {
             Some(Statement::CreatePipeline(pipeline)) => {
                 planned(pipeline, &state).map(|plan| plan.display_indent().to_string())
             }
+            Some(Statement::Query(query)) => query_planned(query, &state).map(|plan| plan.display_indent().to_string()),
             other => Ok(format!("{other:?}")),
         });
         let rendered = match outcome {

@@ -13,7 +13,9 @@ use datafusion::datasource::empty::EmptyTable;
 use datafusion::execution::{SessionState, SessionStateBuilder};
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::prelude::SessionContext;
-use forebay_sql::{PipelineDefinition, Result, Statement, expr_planner, parse, plan, relation_planner};
+use forebay_sql::{
+    PipelineDefinition, QueryDefinition, Result, Statement, expr_planner, parse, plan, plan_query, relation_planner,
+};
 
 /// A session with two tables of image files.
 fn session() -> SessionState {
@@ -59,4 +61,10 @@ fn pipeline(text: &str) -> Result<PipelineDefinition> {
 fn planned(pipeline: &PipelineDefinition, state: &SessionState) -> Result<LogicalPlan> {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(plan(pipeline, "".as_ref(), state))
+}
+
+/// Plans a query whose rows are looked at.
+fn query_planned(query: &QueryDefinition, state: &SessionState) -> Result<LogicalPlan> {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(plan_query(query, "".as_ref(), state))
 }

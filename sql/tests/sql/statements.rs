@@ -15,7 +15,8 @@ fn a_script_of_all_statements() {
         DESCRIBE photos; DESCRIBE TABLE photos; DESCRIBE pipeline; EXPLAIN PIPELINE train;\n\
         DROP PIPELINE IF EXISTS train; DROP PIPELINE train; DROP TABLE photos; DROP TABLE IF EXISTS photos;\n\
         materialize Train to 's3://b/it''s' with (format = 'csv', file_size = '64MiB');\n\
-        MATERIALIZE (SELECT (a) FROM t) TO 'x';";
+        MATERIALIZE (SELECT (a) FROM t) TO 'x';\n\
+        select count(*) from t; WITH a AS (SELECT 1) SELECT * FROM a; (SELECT 1) UNION SELECT 2; VALUES (1)";
     let statements: Vec<String> = parse(script)
         .unwrap()
         .iter()
@@ -62,6 +63,7 @@ fn a_script_of_all_statements() {
                 let options: Vec<_> = job.options.iter().map(|it| format!("{} = {}", it.name, it.value)).collect();
                 format!("materialize {source} to {} at {} {options:?}", job.url, job.url_place)
             }
+            Statement::Query(query) => format!("query at {}: {}", query.place, query.text),
         })
         .collect();
     let expected = [
@@ -83,6 +85,10 @@ fn a_script_of_all_statements() {
         "drop table photos true at line 7, column 93",
         "materialize train at line 8, column 13 to s3://b/it's at line 8, column 22 [\"format = 'csv'\", \"file_size = '64MiB'\"]",
         "materialize (SELECT (a) FROM t) at line 9, column 14 to x at line 9, column 36 []",
+        "query at line 10, column 1: select count(*) from t",
+        "query at line 10, column 25: WITH a AS (SELECT 1) SELECT * FROM a",
+        "query at line 10, column 63: (SELECT 1) UNION SELECT 2",
+        "query at line 10, column 90: VALUES (1)",
     ];
     for (actual, expected) in statements.iter().zip(expected) {
         assert_eq!(actual, expected);

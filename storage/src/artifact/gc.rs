@@ -1,5 +1,5 @@
 //! Removes what no process can find or finish: artifacts under a root without an entry in its catalog, what jobs that
-//! are over left there, and entries without an artifact.
+//! are over left there, entries without an artifact, and objects that measured the store.
 //!
 //! Nothing is removed because of its age. Before anything of an unfinished job is deleted, its generation is written as
 //! aborted, so that the job cannot be committed any more, however late its writes arrive. Whether a job lives is asked
@@ -23,6 +23,7 @@ use super::manifest::ArtifactIndex;
 use super::open::Artifact;
 use super::sweep::{Over, beside};
 use crate::objects::Object;
+use crate::store_rates::{is_of_trial, trial_folder};
 use crate::{Error, ErrorKind, Result, Stores};
 
 /// Objects to delete at a time.
@@ -37,6 +38,8 @@ pub struct Garbage {
     pub jobs: Vec<String>,
     /// Folders of artifacts whose entries are removed, because the artifacts are gone.
     pub entries: Vec<String>,
+    /// Objects that measured the store, for a process that was killed.
+    pub trials: Vec<String>,
     /// The number of objects that are deleted, without entries.
     pub objects: u64,
     /// Their size in bytes.
@@ -57,7 +60,10 @@ pub async fn gc(stores: &Stores, root: &str, dry_run: bool, wait: Wait<'_>) -> R
     let artifacts = catalog.root.object("artifacts");
     let mut garbage = Garbage::default();
     let mut looks = BTreeMap::new();
-    let mut must_wait = false;
+    let trials = trial_folder(root);
+    let is_ours = |object: &Object| is_of_trial(&object.name);
+    let measuring: BTreeSet<Object> = stores.list(&trials).await?.into_iter().filter(is_ours).collect();
+    let mut must_wait = !measuring.is_empty();
     for id in stores.folders(&artifacts).await? {
         let folder = Folder::new(stores, &catalog.kept(&id))?;
         let objects = stores.list(folder.url()).await?;
@@ -80,6 +86,15 @@ pub async fn gc(stores: &Stores, root: &str, dry_run: bool, wait: Wait<'_>) -> R
             Ok(latest) => judged.push(Judged { folder, first, second, latest }),
             Err(error) => garbage.problem(error)?,
         }
+    }
+    let mut measured = stores.list(&trials).await?;
+    // A process that lives deletes its objects soon, and writes others.
+    measured.retain(|object| measuring.contains(object));
+    garbage.objects += measured.len() as u64;
+    garbage.bytes += measured.iter().map(|object| object.bytes).sum::<u64>();
+    garbage.trials = measured.iter().map(|object| format!("{trials}/{}", object.name)).collect();
+    if !dry_run {
+        delete(stores, garbage.trials.clone()).await?;
     }
     // A job writes its entry before its commit, so the entries are read after the commits.
     let entries = catalog.entries().await?;
@@ -201,11 +216,14 @@ async fn collect(
     if dry_run {
         return Ok(());
     }
-    let places: Vec<String> = dead.iter().map(|object| folder.object(&object.name)).collect();
-    let deleted = stream::iter(places).map(|place| async move { stores.delete(&place).await });
-    deleted.buffer_unordered(DELETES_AT_ONCE).try_collect::<()>().await?;
+    delete(stores, dead.iter().map(|object| folder.object(&object.name)).collect()).await?;
     let over = Over::until(over, &past, &second);
     stores.tidy(folder.url(), move |name| over.has(name), is_quiet).await
+}
+
+async fn delete(stores: &Stores, places: Vec<String>) -> Result<()> {
+    let deleted = stream::iter(places).map(|place| async move { stores.delete(&place).await });
+    deleted.buffer_unordered(DELETES_AT_ONCE).try_collect().await
 }
 
 /// The attempts in a folder that may still be committed.

@@ -94,11 +94,23 @@ impl PieceCache {
         self.on_disk(count).await
     }
 
-    /// Reads a range of a file: what is kept of it from the disk, the rest with `fetch`. Equal keys are of equal files.
+    /// The bytes that are kept of some files, as far as this process knows.
+    pub(crate) async fn bytes_of(self: &Arc<Self>, files: Vec<FileKey>) -> u64 {
+        let count = move |cache: &Self| {
+            cache.scan(false);
+            let pieces = cache.pieces.lock();
+            files.iter().map(|file| pieces.bytes_of(*file)).sum()
+        };
+        self.on_disk(count).await
+    }
+
+    /// Reads a range of a file: what is kept of it from the disk, the rest with `fetch`. The rest is kept if `keeps`.
+    /// Equal keys are of equal files.
     pub(crate) async fn read<F: Future<Output = Result<Bytes>>>(
         self: &Arc<Self>,
         file: FileKey,
         range: Range<u64>,
+        keeps: bool,
         fetch: impl Fn(Range<u64>) -> F,
     ) -> Result<Bytes> {
         let whole = range.clone();
@@ -114,7 +126,7 @@ impl PieceCache {
             part.bytes = fetched_part(&part.range);
             new.extend(part.bytes.clone().map(|bytes| (part.range.clone(), bytes)));
         }
-        if !new.is_empty() {
+        if !new.is_empty() && keeps {
             self.on_disk(move |cache| cache.keep(file, &new)).await;
         }
         match (&missing[..], &fetched[..]) {
@@ -158,7 +170,7 @@ impl PieceCache {
         for (range, piece) in found {
             match piece {
                 Some(piece) => {
-                    let bytes = self.bytes_of(file, &piece).map(|bytes| {
+                    let bytes = self.read_piece(file, &piece).map(|bytes| {
                         bytes.slice((range.start - piece.start) as usize..(range.end - piece.start) as usize)
                     });
                     is_stale |= bytes.is_none();
@@ -166,7 +178,7 @@ impl PieceCache {
                 }
                 // Another process may have kept it since.
                 None => parts.extend(cut(&range).map(|range| {
-                    let bytes = self.bytes_of(file, &range);
+                    let bytes = self.read_piece(file, &range);
                     if bytes.is_some() {
                         self.pieces.lock().add(file, range.clone());
                     }
@@ -181,7 +193,7 @@ impl PieceCache {
     }
 
     /// Reads a piece. Forgets it if that fails.
-    fn bytes_of(&self, file: FileKey, piece: &Range<u64>) -> Option<Bytes> {
+    fn read_piece(&self, file: FileKey, piece: &Range<u64>) -> Option<Bytes> {
         match self.folder.read(file, piece) {
             Found::Whole(bytes) => return Some(bytes),
             Found::Gone => {}
@@ -313,7 +325,7 @@ mod tests {
                 self.0.fetch_add(range.end - range.start, Ordering::Relaxed);
                 Ok(Self::bytes(&range))
             };
-            assert_eq!(cache.read(FILE, range.clone(), fetch).await.unwrap(), Self::bytes(&range), "{range:?}");
+            assert_eq!(cache.read(FILE, range.clone(), true, fetch).await.unwrap(), Self::bytes(&range), "{range:?}");
             self.0.load(Ordering::Relaxed) - before
         }
     }
@@ -421,7 +433,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let cache = cache(folder.path(), 1 << 20);
         let fails = async |_| Err(Error::data("gone"));
-        assert_eq!(cache.read(FILE, 0..10, fails).await.unwrap_err().to_string(), "gone");
+        assert_eq!(cache.read(FILE, 0..10, true, fails).await.unwrap_err().to_string(), "gone");
         assert_eq!(Store::default().read(&cache, 0..10).await, 10);
     }
 }

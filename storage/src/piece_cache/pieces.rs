@@ -45,6 +45,11 @@ impl Pieces {
         self.bytes
     }
 
+    /// Bytes of the pieces of a file.
+    pub(super) fn bytes_of(&self, file: FileKey) -> u64 {
+        self.files.get(&file).map_or(0, |pieces| pieces.iter().map(|(start, piece)| piece.end - start).sum())
+    }
+
     /// Divides a range by the pieces that are kept of it, and counts their use. Each part has its piece, if there is
     /// one.
     pub(super) fn find(&mut self, file: FileKey, range: &Range<u64>) -> Vec<(Range<u64>, Option<Range<u64>>)> {

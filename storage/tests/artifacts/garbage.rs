@@ -124,6 +124,31 @@ async fn a_job_that_gives_signs_is_left_alone() {
 }
 
 #[tokio::test]
+async fn what_a_killed_measurement_left_is_removed() {
+    use futures::FutureExt;
+
+    let stores = Stores::new();
+    let put = |name: &'static str| {
+        let stores = stores.clone();
+        async move { stores.put(&format!("memory:///root/trial/{name}"), "bytes".into()).await.unwrap() }
+    };
+    put("0123456789abcdef-0-0").await;
+    put("0123456789abcdef-0-1").await;
+    // What others write there stays.
+    put("report.csv").await;
+    put("2026/0123456789abcdef-0-0").await;
+    let wait = |_| put("fedcba9876543210-2-0").boxed();
+    let planned = gc(&stores, "memory:///root", true, &at_once).await.unwrap();
+    let garbage = gc(&stores, "memory:///root/", false, &wait).await.unwrap();
+    let trials = ["0123456789abcdef-0-0", "0123456789abcdef-0-1"].map(|name| format!("memory:///root/trial/{name}"));
+    assert_eq!((&planned.trials[..], planned.objects, planned.bytes), (&trials[..], 2, 10));
+    assert_eq!(garbage, planned);
+    let left = stores.list("memory:///root/trial").await.unwrap();
+    let left: Vec<_> = left.iter().map(|object| object.name.as_str()).collect();
+    assert_eq!(left, ["2026/0123456789abcdef-0-0", "fedcba9876543210-2-0", "report.csv"]);
+}
+
+#[tokio::test]
 async fn what_killed_uploads_left_on_disk_is_removed() {
     let (folder, [root, _]) = folders();
     let stores = Stores::new();

@@ -1,4 +1,4 @@
-//! The default of a process's memory limits: a share of what its container or unit may use.
+//! Memory limits, and their defaults: a share of what the process's container or unit may use.
 //!
 //! Linux kills a process that exceeds the limit of its control group, so a default that does not know the limit would
 //! be wrong in every small container. Docker, Kubernetes (`resources.limits.memory`) and systemd (`MemoryMax=`) all set
@@ -6,34 +6,90 @@
 
 use std::path::{Path, PathBuf};
 
-/// The default of the memory for windows where nothing limits the process.
+use forebay_protocol::{OptionSet, SessionOptions};
+
+/// The memory for windows of a process that computes for others, where nothing limits the process.
 const WINDOWS_BYTES: u64 = 1 << 30;
-/// The default of the memory for joined tables.
-const LOOKUP_BYTES: u64 = 1 << 30;
+/// The most bytes of results that pieces may have beyond those of one per thread.
+const WAITING_BYTES: u64 = 128 << 20;
 /// Version 1 writes about 2^63 where there is no limit.
 const UNLIMITED_BYTES: u64 = 1 << 60;
 
-/// How much memory windows and joined tables may take, if no flag says so.
+/// The memory that one feed may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct MemoryDefaults {
-    /// The limit of the control group, if it has one.
-    pub(crate) group_bytes: Option<u64>,
+pub(crate) struct FeedMemory {
+    /// Windows held ahead of the reader.
     pub(crate) windows_bytes: u64,
+    /// All tables that it joins.
     pub(crate) lookup_bytes: u64,
+    /// Results of pieces beyond one per thread.
+    pub(crate) waiting_bytes: u64,
+}
+
+impl FeedMemory {
+    /// The given limits. Those that are not given are shares of the memory limit. Without a memory limit, they are
+    /// shares of half of what the process may use, and at most the defaults.
+    pub(crate) fn of(memory_limit: Option<u64>, windows_bytes: Option<u64>, lookup_bytes: Option<u64>) -> Self {
+        Self::within(memory_limit, process_limit(), windows_bytes, lookup_bytes)
+    }
+
+    fn within(
+        memory_limit: Option<u64>,
+        process_bytes: Option<u64>,
+        windows_bytes: Option<u64>,
+        lookup_bytes: Option<u64>,
+    ) -> Self {
+        let defaults = SessionOptions::defaults();
+        let share = |of: u64, default: Option<u64>| match (memory_limit, process_bytes) {
+            (Some(limit), _) => limit / of,
+            (None, process) => default.unwrap_or(u64::MAX).min(process.map_or(u64::MAX, |bytes| bytes / 2 / of)),
+        };
+        Self {
+            windows_bytes: windows_bytes.unwrap_or_else(|| share(2, defaults.window_memory_limit)),
+            lookup_bytes: lookup_bytes.unwrap_or_else(|| share(4, defaults.lookup_memory_limit).max(1)),
+            waiting_bytes: share(8, Some(WAITING_BYTES)).min(WAITING_BYTES),
+        }
+    }
+}
+
+/// The memory that a process which computes for others takes for windows and joined tables, if nothing else is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryDefaults {
+    /// The limit of the control group, if it has one.
+    pub group_bytes: Option<u64>,
+    /// Windows of all feeds.
+    pub windows_bytes: u64,
+    /// All tables that one feed joins.
+    pub lookup_bytes: u64,
 }
 
 impl MemoryDefaults {
     /// Half of the control group's limit for windows, and at most a quarter for joined tables. The rest is for the
     /// batches being computed, connections and the program.
-    pub(crate) fn of_this_process() -> Self {
-        Self::of(group_limit(Path::new("/")).map(|limit| limit.min(machine_bytes(Path::new("/")).unwrap_or(limit))))
+    pub fn of_this_process() -> Self {
+        Self::of(process_limit())
     }
 
     fn of(group_bytes: Option<u64>) -> Self {
-        let windows_bytes = group_bytes.map_or(WINDOWS_BYTES, |limit| (limit / 2).max(1));
-        let lookup_bytes = group_bytes.map_or(LOOKUP_BYTES, |limit| (limit / 4).clamp(1, LOOKUP_BYTES));
-        Self { group_bytes, windows_bytes, lookup_bytes }
+        let lookup_bytes = SessionOptions::defaults().lookup_memory_limit.unwrap_or(u64::MAX);
+        Self {
+            group_bytes,
+            windows_bytes: group_bytes.map_or(WINDOWS_BYTES, |limit| (limit / 2).max(1)),
+            lookup_bytes: group_bytes.map_or(lookup_bytes, |limit| (limit / 4).clamp(1, lookup_bytes)),
+        }
     }
+}
+
+/// The memory that a query over whole tables may take, if none is given: half of what the process may use.
+pub(crate) fn batch_memory_bytes() -> u64 {
+    let bytes = process_limit().or_else(|| machine_bytes(Path::new("/")));
+    bytes.map_or(WINDOWS_BYTES, |bytes| (bytes / 2).max(1))
+}
+
+/// What the control group of this process may use, if that is limited.
+fn process_limit() -> Option<u64> {
+    let root = Path::new("/");
+    group_limit(root).map(|limit| limit.min(machine_bytes(root).unwrap_or(limit)))
 }
 
 /// The memory of the machine. A limit above it limits nothing.
@@ -145,5 +201,22 @@ mod tests {
         assert_eq!(of(Some(512 << 20)), (256 << 20, 128 << 20));
         assert_eq!(of(Some(64 << 30)), (32 << 30, 1 << 30));
         assert_eq!(of(Some(0)), (1, 1));
+    }
+
+    #[test]
+    fn a_feed_takes_shares_of_the_limit_and_what_is_given() {
+        let of = |limit, process, windows, lookup| {
+            let FeedMemory { windows_bytes, lookup_bytes, waiting_bytes } =
+                FeedMemory::within(limit, process, windows, lookup);
+            [windows_bytes, lookup_bytes, waiting_bytes]
+        };
+        let defaults = [128 << 20, 1 << 30, 128 << 20];
+        assert_eq!(of(None, None, None, None), defaults);
+        assert_eq!(of(None, Some(64 << 30), None, None), defaults);
+        assert_eq!(of(None, Some(256 << 20), None, None), [64 << 20, 32 << 20, 16 << 20]);
+        assert_eq!(of(Some(4 << 30), Some(256 << 20), None, None), [2 << 30, 1 << 30, 128 << 20]);
+        assert_eq!(of(Some(64 << 20), None, None, None), [32 << 20, 16 << 20, 8 << 20]);
+        assert_eq!(of(Some(64 << 20), None, Some(0), Some(7)), [0, 7, 8 << 20]);
+        assert_eq!(of(Some(1), None, None, None), [0, 1, 0]);
     }
 }

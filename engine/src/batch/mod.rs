@@ -1,0 +1,98 @@
+//! Queries over whole tables: plain DataFusion, on all threads, within a memory limit, spilling to the local disk.
+//!
+//! A feed computes each row separately, window by window. What needs all rows, such as an aggregate, a join of two
+//! large tables or an order, is computed here, once. [`table`] gives DataFusion the tables' pinned files, and [`scan`]
+//! reads them by row ranges, as feeds do: every format, with what bounds exclude left out.
+
+mod query;
+mod scan;
+mod table;
+
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use datafusion::catalog::MemoryCatalogProviderList;
+use datafusion::error::DataFusionError;
+use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
+use datafusion::execution::memory_pool::{FairSpillPool, TrackConsumersPool};
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::execution::{SessionState, SessionStateBuilder};
+use tempfile::{Builder, TempDir};
+
+pub use self::query::{Query, QueryRows};
+pub(crate) use self::table::BatchTable;
+use crate::error::{Error, Result};
+
+/// The consumers of memory that an error names.
+const CONSUMERS_NAMED: NonZeroUsize = NonZeroUsize::new(3).expect("not zero");
+/// The most bytes that each sort reserves for merging what it spilled.
+const SORT_RESERVATION_BYTES: usize = 10 << 20;
+/// The part of its memory that a sort may reserve so.
+const SORT_RESERVATION_SHARE: usize = 16;
+
+/// The beginning of the name of a folder for what a query spills.
+const SPILL: &str = "forebay-spill-";
+/// The memory of a partition below which there are fewer partitions, and batches of fewer rows.
+const PARTITION_BYTES: u64 = 32 << 20;
+const FEW_ROWS: usize = 1024;
+
+/// Memory and disk of queries over whole tables.
+#[derive(Clone, Debug)]
+pub(crate) struct BatchLimits {
+    pub(crate) memory_bytes: u64,
+    /// Where rows go that do not fit; the system's folder for temporary files by default.
+    pub(crate) spill_folder: Option<PathBuf>,
+}
+
+impl BatchLimits {
+    /// The number of parallel parts that have enough memory: each of so many threads has one at most.
+    fn partitions(&self, threads: usize) -> usize {
+        let fit = self.memory_bytes / PARTITION_BYTES;
+        threads.min(usize::try_from(fit).unwrap_or(usize::MAX)).max(1)
+    }
+
+    /// The state of DataFusion that runs a plan in so many parallel parts and in batches of so many rows, with the
+    /// functions and rules of `planner`. Joins by hash are the fastest, and cannot spill.
+    fn state(
+        &self,
+        planner: SessionState,
+        partitions: usize,
+        batch_rows: usize,
+        spills_joins: bool,
+        spill_folder: &Path,
+    ) -> Result<SessionState, DataFusionError> {
+        let memory_bytes = usize::try_from(self.memory_bytes).unwrap_or(usize::MAX);
+        let disk = DiskManagerBuilder::default()
+            .with_max_temp_directory_size(u64::MAX)
+            .with_mode(DiskManagerMode::Directories(vec![spill_folder.to_owned()]));
+        let pool = TrackConsumersPool::new(FairSpillPool::new(memory_bytes), CONSUMERS_NAMED);
+        let runtime =
+            RuntimeEnvBuilder::new().with_disk_manager_builder(disk).with_memory_pool(Arc::new(pool)).build_arc()?;
+        let has_little = self.memory_bytes / (partitions as u64) < PARTITION_BYTES;
+        let batch_rows = if has_little { batch_rows.min(FEW_ROWS) } else { batch_rows };
+        let config = planner.config().clone().with_target_partitions(partitions).with_batch_size(batch_rows);
+        let mut config = config.set_bool("datafusion.optimizer.prefer_hash_join", !spills_joins);
+        config.options_mut().execution.sort_spill_reservation_bytes =
+            SORT_RESERVATION_BYTES.min(memory_bytes / partitions / SORT_RESERVATION_SHARE);
+        Ok(SessionStateBuilder::new_from_existing(planner).with_config(config).with_runtime_env(runtime).build())
+    }
+
+    /// A folder for what one run of a query spills. Dropping it removes it.
+    fn spill(&self) -> Result<TempDir> {
+        let folder = self.spill_folder.clone().unwrap_or_else(std::env::temp_dir);
+        let made = std::fs::create_dir_all(&folder).and_then(|()| Builder::new().prefix(SPILL).tempdir_in(&folder));
+        made.map_err(|error| {
+            let folder = folder.display();
+            Error::invalid(format!("\"{folder}\" cannot hold rows that do not fit in memory: {error}"))
+                .with_hint("choose a folder of the local disk with the option \"spill_folder\"")
+        })
+    }
+}
+
+/// `planner` without its tables.
+pub(crate) fn without_tables(planner: SessionState) -> SessionState {
+    let config = planner.config().clone();
+    let builder = SessionStateBuilder::new_from_existing(planner).with_config(config);
+    builder.with_catalog_list(Arc::new(MemoryCatalogProviderList::new())).build()
+}

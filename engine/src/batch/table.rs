@@ -1,0 +1,89 @@
+//! A table of a session, as DataFusion reads it.
+
+use std::sync::Arc;
+
+use arrow::datatypes::{Schema, SchemaRef};
+use datafusion::catalog::{Session, TableProvider};
+use datafusion::common::{DFSchema, Statistics, stats::Precision};
+use datafusion::error::Result;
+use datafusion::logical_expr::{Expr, TableProviderFilterPushDown, TableType};
+use datafusion::physical_plan::ExecutionPlan;
+use forebay_storage::Dataset;
+
+use super::scan::{Reading, ScanExec};
+use crate::compile::Pruning;
+
+/// A table over pinned files, or over rows in memory.
+#[derive(Debug)]
+pub(crate) struct BatchTable {
+    name: String,
+    dataset: Dataset,
+    /// The columns, all of which may be null. DataFusion takes a subquery's column that is never null for a value that
+    /// is never null, but a subquery may have no row.
+    schema: SchemaRef,
+    /// Threads that read.
+    threads: usize,
+}
+
+impl BatchTable {
+    pub(crate) fn new(name: &str, dataset: Dataset, threads: usize) -> Self {
+        let schema = dataset.schema();
+        let fields: Vec<_> = schema.fields().iter().map(|field| field.as_ref().clone().with_nullable(true)).collect();
+        let schema = Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()));
+        Self { name: name.to_owned(), dataset, schema, threads }
+    }
+
+    /// About the bytes of a row in memory, with these columns or all.
+    pub(super) fn bytes_per_row(&self, columns: Option<&[usize]>) -> u64 {
+        let all: Vec<usize> = (0..self.schema.fields().len()).collect();
+        let mut columns = columns.unwrap_or(&all).iter().map(|column| self.schema.field(*column).data_type());
+        // Numbers, and what is in no file, take little.
+        if columns.all(|data_type| data_type.primitive_width().is_some() || data_type.is_null()) {
+            return 8 * self.schema.fields().len() as u64;
+        }
+        let bytes: u64 = self.dataset.row_ranges(u64::MAX).iter().map(|range| range.bytes).sum();
+        bytes / self.dataset.snapshot().rows().max(1)
+    }
+}
+
+#[async_trait::async_trait]
+impl TableProvider for BatchTable {
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.schema)
+    }
+
+    fn table_type(&self) -> TableType {
+        TableType::Base
+    }
+
+    async fn scan(
+        &self,
+        session: &dyn Session,
+        projection: Option<&Vec<usize>>,
+        filters: &[Expr],
+        limit: Option<usize>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let schema = &self.schema;
+        let columns = projection.cloned().unwrap_or_else(|| (0..schema.fields().len()).collect());
+        let of_table = DFSchema::try_from(Arc::clone(schema))?;
+        let mut pruning = Vec::new();
+        for filter in filters {
+            let condition = session.create_physical_expr(filter.clone(), &of_table)?;
+            pruning.extend(Pruning::of_table(condition, schema));
+        }
+        let reading =
+            Reading { dataset: self.dataset.clone(), schema: Arc::new(schema.project(&columns)?), columns, pruning };
+        let partitions = session.config().target_partitions();
+        Ok(Arc::new(ScanExec::new(&self.name, reading, limit, partitions, self.threads)))
+    }
+
+    /// Bounds leave out row ranges, and the rows of the others are compared above the scan.
+    fn supports_filters_pushdown(&self, filters: &[&Expr]) -> Result<Vec<TableProviderFilterPushDown>> {
+        Ok(vec![TableProviderFilterPushDown::Inexact; filters.len()])
+    }
+
+    fn statistics(&self) -> Option<Statistics> {
+        let rows = usize::try_from(self.dataset.snapshot().rows()).unwrap_or(usize::MAX);
+        Some(Statistics { num_rows: Precision::Exact(rows), ..Statistics::new_unknown(&self.schema) })
+    }
+}
