@@ -155,7 +155,7 @@ def test_wide_rows_are_read_in_small_batches(tmp_path):
     (tmp_path / "tables.sql").write_text("CREATE EXTERNAL TABLE wide STORED AS MEDIA LOCATION 'wide';")
     query = "SELECT count(*) AS n, min(bytes) IS NULL AS x FROM wide WHERE path <> 'x'"
     program = f"import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True); print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
-    command = [sys.executable, "-c", program, str(binary()), "sql", "tables.sql", "-c", query, "--output", "json"]
+    command = [sys.executable, "-c", program, str(binary()), "sql", "tables.sql", "-c", query, "--output", "json", "--threads", "2"]
     done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=True)
     # 640 MB in all.
     assert int(done.stdout.splitlines()[-1]) < 350_000, done.stdout
