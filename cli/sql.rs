@@ -33,6 +33,14 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
+    // Dropping a query removes what it has spilled.
+    tokio::select! {
+        run = run(arguments) => run,
+        told = interrupted() => told.and_then(|()| Err(Interrupted("interrupted".to_owned()).into())),
+    }
+}
+
+async fn run(arguments: Arguments) -> Result<()> {
     let base = arguments.file.as_deref().and_then(Path::parent).unwrap_or(Path::new(""));
     let session = script::session(&arguments.session.0, base)?;
     let mut texts = Vec::new();
@@ -83,11 +91,7 @@ async fn interrupted() -> Result<()> {
 
 async fn print(answer: &Output, format: Format) -> Result<()> {
     match (answer, format) {
-        // Dropping the query removes what it has spilled.
-        (Output::Query(query), _) => tokio::select! {
-            printed = print_rows(query, format) => printed,
-            told = interrupted() => told.and_then(|()| Err(Interrupted("interrupted".to_owned()).into())),
-        },
+        (Output::Query(query), _) => print_rows(query, format).await,
         (Output::Done(text) | Output::CreatedPipeline { done: text, .. } | Output::Text(text), Format::Text) => {
             output::line(text.trim_end())
         }

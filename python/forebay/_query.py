@@ -36,7 +36,8 @@ class Query:
         return required("pyarrow", "schema").schema(_Schema(self._native))
 
     def batches(self) -> Iterator[Any]:
-        """The rows as record batches of pyarrow, as they are computed. Leaving the loop stops the query."""
+        """The rows as record batches of pyarrow, as they are computed. Leaving the loop stops the query as soon as it
+        reads on."""
         pyarrow = required("pyarrow", "batches")
         rows = self._native.rows()
         try:

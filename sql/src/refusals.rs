@@ -17,8 +17,8 @@ use std::ops::ControlFlow;
 use datafusion::execution::SessionState;
 use datafusion::sql::sqlparser::ast::{
     BinaryOperator, Distinct, Expr, FunctionArg, FunctionArgExpr, GroupByExpr, LimitClause, ObjectName, PipeOperator,
-    Query, Select, SelectFlavor, SelectItem, SetExpr, SetOperator, Spanned, TableFactor, TableWithJoins, Value, Visit,
-    Visitor,
+    Query, Select, SelectFlavor, SelectItem, SetExpr, SetOperator, SetQuantifier, Spanned, TableFactor, TableWithJoins,
+    Value, Visit, Visitor,
 };
 use datafusion::sql::sqlparser::tokenizer::Span;
 use forebay_operators::TABLE_OPERATORS;
@@ -150,6 +150,17 @@ impl Search<'_> {
     fn body(&mut self, body: &SetExpr) {
         match body {
             SetExpr::Select(_) | SetExpr::Query(_) => {}
+            SetExpr::SetOperation { op, set_quantifier: SetQuantifier::All, right, .. }
+                if !self.is_feed() && *op != SetOperator::Union =>
+            {
+                let message = "EXCEPT ALL and INTERSECT ALL would ignore how often a row occurs";
+                self.refuse_before(
+                    right.span(),
+                    &["ALL"],
+                    message,
+                    "number the rows with row_number(), or leave ALL out",
+                );
+            }
             SetExpr::SetOperation { .. } | SetExpr::Values(_) if !self.is_feed() => {}
             SetExpr::SetOperation { op, right, .. } => {
                 let word = match op {
@@ -506,6 +517,16 @@ impl Search<'_> {
                     &["UNNEST"],
                     "IN UNNEST is not supported",
                     "write `array_has(array, value)`",
+                );
+            }
+            Expr::IsDistinctFrom(left, right) | Expr::IsNotDistinctFrom(left, right)
+                if matches!(right.as_ref(), Expr::BinaryOp { op: BinaryOperator::And | BinaryOperator::Or, .. }) =>
+            {
+                self.refuse(
+                    left.span(),
+                    &["IS"],
+                    "all that follows IS DISTINCT FROM would be compared, AND and OR included",
+                    "write brackets: `(a IS DISTINCT FROM b) AND c`",
                 );
             }
             Expr::BinaryOp { left, op: BinaryOperator::BitwiseXor, .. } => {

@@ -108,7 +108,8 @@ def is_refused(statement: str, phrase: str) -> bool:
     session = forebay.Session(base=REPOSITORY / "examples")
     try:
         session.sql("CREATE EXTERNAL TABLE photos STORED AS MEDIA LOCATION 'photos'")
-        session.sql(statement)
+        is_query = statement.lstrip().upper().startswith(("SELECT", "WITH"))
+        session.sql(f"CREATE PIPELINE denied AS {statement}" if is_query else statement)
     except forebay.InvalidError as error:
         # A mistake in the statement would be refused whatever the engine can do.
         assert " ".join(phrase.split()) in error.message, error.message

@@ -28,6 +28,8 @@ use crate::function;
 /// The rows of a batch if they are small, as in DataFusion, and about the bytes of one of source rows that are not.
 const ROWS_MAX: usize = 8192;
 const BATCH_BYTES: u64 = 4 << 20;
+/// With each retry, a batch has fewer rows.
+const ROWS_DIVISOR: usize = 8;
 /// Batches that wait for their reader.
 const BATCHES_READY: usize = 2;
 /// How often a query that runs out of memory is planned again, with half of the parallel parts each time, and with
@@ -65,7 +67,7 @@ impl Query {
     ) -> Self {
         let plain = |field: &Arc<Field>| {
             let data_type = without_views(field.data_type(), true);
-            field.as_ref().clone().with_data_type(data_type)
+            field.as_ref().clone().with_data_type(data_type).with_nullable(true)
         };
         let schema = plan.schema().as_arrow();
         let fields: Vec<Field> = schema.fields().iter().map(plain).collect();
@@ -110,7 +112,7 @@ impl Query {
         let mut retries = 0;
         loop {
             let mut has_begun = false;
-            let error = match self.attempt(partitions, retries > 0, spill_folder, sender, &mut has_begun).await {
+            let error = match self.attempt(partitions, retries, spill_folder, sender, &mut has_begun).await {
                 Ok(()) => return Ok(()),
                 Err(error) if is_out_of_memory(&error) => error,
                 Err(error) => return Err(of_query(error)),
@@ -119,7 +121,8 @@ impl Query {
             if has_begun || retries == RETRIES_MAX {
                 return Err(error.with_hint("raise the option \"batch_memory_limit\", or compute fewer rows at a time"));
             }
-            (partitions, retries) = ((partitions / 2).max(1), retries + 1);
+            // DataFusion plans joins that spill for several partitions only.
+            (partitions, retries) = ((partitions / 2).max(2), retries + 1);
             tracing::info!(partitions, error = error.message(), "planning the query again, with less at a time");
         }
     }
@@ -127,14 +130,15 @@ impl Query {
     async fn attempt(
         &self,
         partitions: usize,
-        spills_joins: bool,
+        retries: u32,
         spill_folder: &Path,
         sender: &mpsc::Sender<Result<RecordBatch>>,
         has_begun: &mut bool,
     ) -> PlanResult<()> {
         let plan = self.planner.optimize(&self.plan)?;
-        let state =
-            self.limits.state(self.planner.clone(), partitions, batch_rows(&plan), spills_joins, spill_folder)?;
+        // A merge needs two batches of each file that was spilled.
+        let rows = (batch_rows(&plan) / ROWS_DIVISOR.pow(retries)).max(1);
+        let state = self.limits.state(self.planner.clone(), partitions, rows, retries > 0, spill_folder)?;
         let plan = state.query_planner().create_physical_plan(&plan, &state).await?;
         let plan = fused(plan).map_err(|error| DataFusionError::External(Box::new(error)))?;
         let mut batches = execute_stream(plan, Arc::new(TaskContext::from(&state)))?;

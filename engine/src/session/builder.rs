@@ -138,6 +138,9 @@ impl SessionBuilder {
     pub fn build(self) -> Result<Session> {
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         let number = self.threads.unwrap_or_else(cores);
+        if self.cpu_limit == Some(0) {
+            return Err(Error::invalid("\"cpu_limit\" must be at least 1, got 0"));
+        }
         let number = self.cpu_limit.map_or(number, |most| number.min(most));
         if !(1..=THREADS_MAX).contains(&number) {
             return Err(Error::invalid(format!("\"threads\" must be between 1 and {THREADS_MAX}, got {number}")));
