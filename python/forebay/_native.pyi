@@ -56,13 +56,8 @@ class Query:
 class QueryRows:
     """The rows of a query, as they are computed."""
 
-    def next(self) -> ArrowRows | None: ...
+    def next(self) -> ArrowArray | None: ...
     def close(self) -> None: ...
-
-class ArrowRows:
-    """Rows that Python takes over."""
-
-    def __arrow_c_array__(self, requested_schema: Any = None) -> tuple[_Capsule, _Capsule]: ...
 
 class Feed:
     """A pipeline opened for training."""

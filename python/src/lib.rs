@@ -33,7 +33,6 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<column::Ragged>()?;
     module.add_class::<dlpack::Tensor>()?;
     module.add_class::<local_worker::LocalWorker>()?;
-    module.add_class::<query::ArrowRows>()?;
     module.add_class::<query::Query>()?;
     module.add_class::<query::QueryRows>()?;
     module.add_class::<server::Server>()?;

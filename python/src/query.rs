@@ -1,13 +1,15 @@
 //! A query over whole tables, and its rows.
 
-use arrow::array::RecordBatch;
+use std::sync::Arc;
+
+use arrow::array::StructArray;
 use arrow::compute::concat_batches;
 use forebay_engine::{Error, Preview};
 use parking_lot::Mutex;
 use pyo3::prelude::*;
-use pyo3::types::{PyCapsule, PyTuple};
+use pyo3::types::PyCapsule;
 
-use crate::arrow_capsule::{batch_capsules, schema_capsule};
+use crate::arrow_capsule::{ArrowArray, schema_capsule};
 use crate::error::OrRaise;
 use crate::runtime::{OfProcess, Runtime};
 use crate::session::aligned;
@@ -67,8 +69,8 @@ pub(crate) struct QueryRows {
 
 #[pymethods]
 impl QueryRows {
-    /// The next rows, or `None` at the end.
-    fn next(&self, py: Python<'_>) -> PyResult<Option<ArrowRows>> {
+    /// The next rows, as an array of structs, or `None` at the end.
+    fn next(&self, py: Python<'_>) -> PyResult<Option<ArrowArray>> {
         self.runtime.check_process(py)?;
         // Taken, so that no lock is held while Python waits.
         let Some(mut rows) = self.rows.lock().take() else { return Ok(None) };
@@ -76,7 +78,7 @@ impl QueryRows {
         if batch.is_some() {
             *self.rows.lock() = Some(rows);
         }
-        Ok(batch.map(ArrowRows))
+        Ok(batch.map(|batch| ArrowArray::new(Arc::new(StructArray::from(batch)))))
     }
 
     /// Stops the query.
@@ -84,22 +86,5 @@ impl QueryRows {
         if !self.rows.is_forked() {
             self.rows.lock().take();
         }
-    }
-}
-
-/// Rows that Python takes over.
-#[pyclass(frozen, module = "forebay._native")]
-pub(crate) struct ArrowRows(RecordBatch);
-
-#[pymethods]
-impl ArrowRows {
-    #[pyo3(signature = (requested_schema = None))]
-    fn __arrow_c_array__<'py>(
-        &self,
-        py: Python<'py>,
-        requested_schema: Option<Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, PyTuple>> {
-        let _ = requested_schema;
-        batch_capsules(py, &self.0)
     }
 }

@@ -106,9 +106,12 @@ impl Query {
     }
 
     async fn run(&self, spill_folder: &Path, sender: &mpsc::Sender<Result<RecordBatch>>) -> Result<()> {
-        // Rows of one table that are only chosen and computed come in the order of its files.
-        let mut partitions =
-            if is_row_by_row(&self.plan) { 1 } else { self.limits.partitions(self.executor.threads()) };
+        // Rows of one table that are only chosen and computed come in the order of its files: from one partition. For
+        // others, DataFusion plans joins that spill if there are two at least.
+        let (mut partitions, fewest) = match is_row_by_row(&self.plan) {
+            true => (1, 1),
+            false => (self.limits.partitions(self.executor.threads()), 2),
+        };
         let mut retries = 0;
         loop {
             let mut has_begun = false;
@@ -121,8 +124,7 @@ impl Query {
             if has_begun || retries == RETRIES_MAX {
                 return Err(error.with_hint("raise the option \"batch_memory_limit\", or compute fewer rows at a time"));
             }
-            // DataFusion plans joins that spill for several partitions only.
-            (partitions, retries) = ((partitions / 2).max(2), retries + 1);
+            (partitions, retries) = ((partitions / 2).max(fewest), retries + 1);
             tracing::info!(partitions, error = error.message(), "planning the query again, with less at a time");
         }
     }

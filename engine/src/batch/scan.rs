@@ -29,7 +29,7 @@ const RANGE_BYTES: u64 = 4 << 20;
 /// Ranges that are read at a time from a store that is not the local disk.
 const READS_OF_STORE: usize = 16;
 
-/// Reads a table's row ranges in several partitions, of which each reads every n-th range.
+/// Reads a table's row ranges in several partitions. With n of them, each reads every n-th range.
 #[derive(Debug)]
 pub(super) struct ScanExec {
     table: String,

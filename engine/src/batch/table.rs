@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::{Schema, SchemaRef};
 use datafusion::catalog::{Session, TableProvider};
-use datafusion::common::{DFSchema, Statistics, stats::Precision};
+use datafusion::common::DFSchema;
 use datafusion::error::Result;
 use datafusion::logical_expr::{Expr, TableProviderFilterPushDown, TableType};
 use datafusion::physical_plan::ExecutionPlan;
@@ -80,10 +80,5 @@ impl TableProvider for BatchTable {
     /// Bounds leave out row ranges, and the rows of the others are compared above the scan.
     fn supports_filters_pushdown(&self, filters: &[&Expr]) -> Result<Vec<TableProviderFilterPushDown>> {
         Ok(vec![TableProviderFilterPushDown::Inexact; filters.len()])
-    }
-
-    fn statistics(&self) -> Option<Statistics> {
-        let rows = usize::try_from(self.dataset.snapshot().rows()).unwrap_or(usize::MAX);
-        Some(Statistics { num_rows: Precision::Exact(rows), ..Statistics::new_unknown(&self.schema) })
     }
 }
