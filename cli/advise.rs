@@ -12,6 +12,7 @@ use serde::Serialize;
 use crate::options::Flags;
 use crate::output::{self, Format};
 use crate::script::{self, ScriptArguments};
+use crate::stages;
 
 /// Characters of the longest bar.
 const BAR_CHARS: usize = 40;
@@ -54,6 +55,7 @@ impl TrialArguments {
     pub(crate) async fn measure(&self) -> Result<Measurement> {
         let session = self.script.open().await?;
         let pipeline = script::pipeline(&session, self.pipeline.as_deref())?;
+        stages::prepare(&session, &pipeline).await?;
         let trial = session.trial(&pipeline, &self.feed.0, self.work.measure_for).await?;
         let measured = trial.measured(&self.work.work(session.threads(), session.cache_limit()));
         Ok(Measurement { pipeline, trial, measured })

@@ -2,7 +2,9 @@
 
 use std::fmt;
 
+use anyhow::Result;
 use forebay_engine::{Error, ErrorKind};
+use tokio::signal::unix::{SignalKind, signal};
 
 /// The table of `forebay --help`.
 pub(crate) const HELP: &str = "\
@@ -34,6 +36,15 @@ impl fmt::Display for Interrupted {
 }
 
 impl std::error::Error for Interrupted {}
+
+/// Installs handlers, and returns a future that completes with a signal. Call this before the job begins, so that no
+/// signal is lost.
+pub(crate) fn interruption() -> Result<impl Future<Output = ()> + Unpin> {
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    Ok(Box::pin(async move {
+        tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
+    }))
+}
 
 /// Returns the exit code of an error.
 pub(crate) fn code(error: &anyhow::Error) -> u8 {

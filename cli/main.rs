@@ -28,6 +28,7 @@ mod security;
 mod serve;
 mod serving;
 mod sql;
+mod stages;
 mod status;
 mod usage;
 mod worker;

@@ -12,14 +12,14 @@ use forebay_flight_client::wire::{JobAnswer, JobResult};
 use forebay_flight_client::{Client, StreamRequest};
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
 use serde::Serialize;
-use tokio::signal::unix::{SignalKind, signal};
 
-use crate::exit::{Interrupted, refuse};
+use crate::exit::{Interrupted, interruption, refuse};
 use crate::options::Flags;
 use crate::output::{self, Format};
 use crate::remote;
 use crate::script::{self, ScriptArguments};
 use crate::security::ClientSecurity;
+use crate::stages;
 use crate::usage;
 
 /// Time between two updates of the progress bar.
@@ -77,6 +77,7 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
     };
     let session = ScriptArguments { file, session: arguments.session.clone() }.open().await?;
     let pipeline = script::pipeline(&session, arguments.pipeline.as_deref())?;
+    stages::prepare(&session, &pipeline).await?;
     let job = session.job(&pipeline, feed, &arguments.to, options).await?;
     if arguments.dry_run {
         return show(&job.estimate().await?, arguments.output);
@@ -174,15 +175,6 @@ impl<'a> Waiting<'a> {
         }
         self.shown = reason;
     }
-}
-
-/// Installs handlers, and returns a future that completes with a signal. Call this before the job begins, so that no
-/// signal is lost.
-fn interruption() -> Result<impl Future<Output = ()> + Unpin> {
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-    Ok(Box::pin(async move {
-        tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
-    }))
 }
 
 fn resumable(files: u64, of: u32) -> anyhow::Error {

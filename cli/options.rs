@@ -21,20 +21,27 @@ pub(crate) trait Role {
     const LEAVES_OUT: &[&str];
 }
 
-/// A server. It has a memory limit of its own, and runs no query over whole tables.
+/// A server. It has a memory limit of its own.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Serves;
 
 impl Role for Serves {
-    const LEAVES_OUT: &[&str] = &["batch_memory_limit", "memory_limit", "spill_folder"];
+    const LEAVES_OUT: &[&str] = &["memory_limit"];
 }
 
-/// A worker. Windows and the root folder are the dispatcher's business.
+/// A worker. Windows, stages and the root folder are the dispatcher's business.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Works;
 
 impl Role for Works {
-    const LEAVES_OUT: &[&str] = &["batch_memory_limit", "memory_limit", "root", "spill_folder", "window_memory_limit"];
+    const LEAVES_OUT: &[&str] = &[
+        "batch_memory_limit",
+        "memory_limit",
+        "no_precompute",
+        "root",
+        "spill_folder",
+        "window_memory_limit",
+    ];
 }
 
 impl<T: OptionSet> Args for Flags<T> {

@@ -9,6 +9,7 @@ use forebay_engine::FeedOptions;
 use crate::options::Flags;
 use crate::output::{self, Format};
 use crate::script::{self, ScriptArguments};
+use crate::stages;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -33,6 +34,7 @@ pub(crate) struct Arguments {
 pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
     let session = arguments.script.open().await?;
     let pipeline = script::pipeline(&session, arguments.pipeline.as_deref())?;
+    stages::prepare(&session, &pipeline).await?;
     let preview = session.preview(&pipeline, &arguments.feed.0, arguments.rows).await?;
     let bad = preview.bad_rows();
     if bad > 0 {

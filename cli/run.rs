@@ -20,6 +20,7 @@ use crate::output::{self, Format};
 use crate::remote;
 use crate::script::{self, ScriptArguments};
 use crate::security::{ClientSecurity, ReadingArguments};
+use crate::stages;
 use crate::usage;
 
 #[derive(Args)]
@@ -209,6 +210,7 @@ async fn open(arguments: &Arguments) -> Result<OpenedReader> {
     };
     let session = ScriptArguments { file, session: arguments.session.clone() }.open().await?;
     let pipeline = script::pipeline(&session, arguments.pipeline.as_deref())?;
+    stages::prepare(&session, &pipeline).await?;
     let feed = session.open(&pipeline, options)?;
     check_column(&feed.schema(), arguments.ids.as_deref())?;
     let quarantines = feed.settings().on_error == forebay_engine::OnError::Quarantine;

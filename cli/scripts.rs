@@ -14,6 +14,7 @@ use forebay_flight_server::Scripts;
 
 use crate::exit::refuse;
 use crate::script;
+use crate::stages;
 
 /// The scripts behind a served session.
 pub(crate) struct ScriptFiles {
@@ -148,6 +149,7 @@ impl Script {
         let mut failed = session.broken().pipelines;
         let mut pipelines = Vec::new();
         for pipeline in session.pipelines() {
+            stages::prepare(&session, &pipeline).await?;
             let feed = session.open(&pipeline, &FeedOptions::default());
             match feed.and_then(|feed| feed.expected_samples(&ReadOptions::default())) {
                 Ok(_) => pipelines.push(pipeline),

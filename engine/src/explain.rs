@@ -11,6 +11,7 @@ use serde::Serialize;
 use crate::compile::LookupPlan;
 use crate::feed::{CacheReport, Feed};
 use crate::pipeline::Pipeline;
+use crate::session::{KeptStage, StageState};
 
 /// Displays a field's type: `tensor<uint8>[224, 224, 3]` for tensors, otherwise Arrow's name.
 pub fn type_name(field: &Field) -> String {
@@ -30,7 +31,18 @@ const READ_AGAIN_WARNED: f64 = 1.2;
 pub struct Explanation {
     /// The pipeline.
     pub pipeline: String,
-    /// The id of its feed with these settings.
+    /// What runs once over whole tables, before the feed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stages: Vec<StageState>,
+    /// Its feed, unless a stage has not run.
+    #[serde(flatten)]
+    pub feed: Option<FeedExplanation>,
+}
+
+/// How a feed will run.
+#[derive(Clone, Debug, Serialize)]
+pub struct FeedExplanation {
+    /// The id of the pipeline's feed with these settings.
     pub feed: String,
     /// The resolved settings.
     pub settings: FeedSettings,
@@ -67,11 +79,10 @@ pub struct Explanation {
     pub plan: String,
 }
 
-impl Explanation {
+impl FeedExplanation {
     pub(crate) fn new(pipeline: &Pipeline, feed: &Feed) -> Self {
         let (rows, row_ranges, windows) = feed.extent();
         Self {
-            pipeline: pipeline.name().to_owned(),
             feed: feed.id().to_owned(),
             settings: feed.settings().clone(),
             table: pipeline.table().to_owned(),
@@ -115,8 +126,36 @@ fn joined(lookup: &LookupPlan) -> (String, usize, u64) {
 
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { pipeline, stages, feed } = self;
+        match feed {
+            Some(feed) => writeln!(f, "pipeline {pipeline} (feed {})", feed.feed)?,
+            None => writeln!(f, "pipeline {pipeline}")?,
+        }
+        stages.iter().try_for_each(|stage| stage.fmt(f))?;
+        match feed {
+            Some(feed) => feed.fmt(f),
+            None => writeln!(f, "  feed     its rows are known once its stages have run, which opening it does"),
+        }
+    }
+}
+
+impl fmt::Display for StageState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, reads, kept, plan, .. } = self;
+        let reads = reads.iter().map(|(table, files, rows)| format!("{table} ({files} files, {rows} rows)"));
+        let reads = reads.collect::<Vec<_>>().join(", ");
+        let kept = match kept {
+            Some(KeptStage { url, rows, bytes }) => format!("kept: {rows} rows, {bytes} bytes, in \"{url}\""),
+            None => "not kept: opening the pipeline runs it".to_owned(),
+        };
+        writeln!(f, "  stage    {name} reads {reads}; {kept}")?;
+        plan.lines().try_for_each(|line| writeln!(f, "    {line}"))
+    }
+}
+
+impl fmt::Display for FeedExplanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { settings, .. } = self;
-        writeln!(f, "pipeline {} (feed {})", self.pipeline, self.feed)?;
         let samples = match self.samples_per_epoch {
             Some(samples) => format!("{samples} samples an epoch"),
             None if !self.joins.is_empty() => {

@@ -36,6 +36,7 @@ impl Session {
     /// Those of [`open`](Self::open), of reading and of computing.
     pub async fn measure(&self, name: &str, options: &FeedOptions, windows: u32) -> Result<Measurement> {
         let none = Some(CacheMode::None);
+        self.prepare(name).await?;
         let feed = self.open(name, &FeedOptions { on_error: Some(OnError::Skip), cache: none, ..options.clone() })?;
         let core = feed.core();
         let before = feed.meter().costs();

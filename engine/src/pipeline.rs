@@ -4,18 +4,23 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::LogicalPlan;
+use datafusion::scalar::ScalarValue;
 use forebay_protocol::{CallOrder, FeedOptions, OptionKind, OptionSet, OptionSpec, ReadDefaults, Scope};
 use forebay_sql::{OptionValue, PipelineDefinition, PipelineOption};
 use forebay_storage::Dataset;
 use futures::FutureExt;
 
-use crate::compile::{self, Audience, Keeping, Lengths, PrefixCut, Stage, StageUse};
+use crate::compile::{
+    self, Audience, Cut, Keeping, Lengths, PrefixCut, Stage, StagePlan, StageUse, Uncuttable,
+};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A compiled pipeline.
+#[derive(Clone)]
 pub struct Pipeline {
     name: String,
     table: String,
@@ -32,33 +37,69 @@ pub struct Pipeline {
     pub(crate) limit: Option<u64>,
     pub(crate) stage: Arc<Stage>,
     pub(crate) audience: Audience,
-    /// The checked and resolved plan, for parts that only some feeds need.
+    /// The checked and resolved plan of the feed, for parts that only some feeds need.
     plan: LogicalPlan,
+    cut: Cut,
+    /// The tables that the query reads, and those of its stages.
+    tables: BTreeMap<String, Dataset>,
+    /// The results of its stages; `None` until they are known.
+    results: Option<StageResults>,
+}
+
+/// The results of a pipeline's stages, by name.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct StageResults {
+    /// Tables.
+    pub(crate) tables: BTreeMap<String, Dataset>,
+    /// Values, each a column of one row.
+    pub(crate) values: BTreeMap<String, RecordBatch>,
+}
+
+impl StageResults {
+    /// The value of stage `name`.
+    fn value(&self, name: &str) -> Option<ScalarValue> {
+        let rows = self.values.get(name)?;
+        ScalarValue::try_from_array(rows.column(0), 0).ok()
+    }
 }
 
 impl Pipeline {
     /// Checks and compiles `definition` over the `tables` that it reads. Relative file paths in calls are relative to
-    /// `base`.
+    /// `base`. A pipeline with stages cannot be opened without their results.
     pub(crate) async fn compile(
         definition: &PipelineDefinition,
         audience: Audience,
         tables: &BTreeMap<String, Dataset>,
+        results: Option<&StageResults>,
         base: &Path,
         state: &SessionState,
     ) -> Result<Self, Refusal> {
         let (feed_options, read_defaults) = options(&definition.options)?;
         let plan = forebay_sql::plan(definition, base, state).await.map_err(Refusal::Placed)?;
         let planned = plan.clone();
-        let plan = compile::resolved(plan, state)?;
+        let resolved = compile::resolved(plan, state)?;
+        let operators = compile::operator_versions(&resolved).map_err(crate::Error::from)?;
+        let cut = compile::cut(resolved).map_err(|uncuttable| misplaced(definition, uncuttable))?;
+        let read = compile::tables(&planned).map_err(crate::Error::from)?;
+        let mut tables: BTreeMap<String, Dataset> =
+            tables.iter().filter(|(name, _)| read.contains(*name)).map(|(name, it)| (name.clone(), it.clone())).collect();
+        for stage in &cut.stages {
+            // Planning needs the columns only.
+            tables.insert(stage.name.clone(), no_rows(stage)?);
+        }
+        let is_of_stage = |name: &String| cut.stages.iter().any(|stage| stage.name == *name);
+        let of_stages = results.into_iter().flat_map(|results| &results.tables).filter(|(name, _)| is_of_stage(name));
+        tables.extend(of_stages.map(|(name, dataset)| (name.clone(), dataset.clone())));
+        let value_of = |name: &str| results.and_then(|results| results.value(name));
+        let plan = cut.with_values(&value_of).map_err(crate::Error::from)?;
         let table = compile::driving_table(&plan)?;
         let dataset = tables.get(&table).expect("the planner found the table in the same catalog").clone();
-        let stage = compile::compile(&plan, StageUse::plain(audience), tables, state).await?;
+        let stage = compile::compile(&plan, StageUse::plain(audience), &tables, state).await?;
         if let Some(option) = definition.options.iter().find(|option| option.name == "bucket_by_length") {
             compile::check_length(&stage.schema(), &text(&option.value))
                 .map_err(|error| hinted(refusal(option, error.message()), error.hint()))?;
         }
         let limit = compile::limit(&plan)?;
-        let operators = compile::operator_versions(&plan).map_err(crate::Error::from)?;
         // Hash the plan, not the text, because the same query written differently has the same samples. Hash it before
         // it is resolved, because resolving numbers subqueries in its own order. Hash it last, because its errors have
         // no place in the text, unlike the errors of the checks above.
@@ -80,7 +121,40 @@ impl Pipeline {
             stage: Arc::new(stage),
             audience,
             plan,
+            cut,
+            tables,
+            results: results.cloned(),
         })
+    }
+
+    /// The same pipeline with the results of its stages, so that it can be opened.
+    pub(crate) fn with_results(&self, results: StageResults, state: &SessionState) -> Result<Self> {
+        let plan = self.cut.with_values(&|name| results.value(name))?;
+        let mut tables = self.tables.clone();
+        tables.extend(results.tables.clone());
+        let dataset = tables[&self.table].clone();
+        let stage = compiled(&plan, StageUse::plain(self.audience), &tables, state)?;
+        Ok(Self { dataset, stage: Arc::new(stage), plan, tables, results: Some(results), ..self.clone() })
+    }
+
+    /// The parts of the query that run once, before a feed is opened.
+    pub(crate) fn stages(&self) -> &[StagePlan] {
+        &self.cut.stages
+    }
+
+    /// Whether all that it needs of its stages is known.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.cut.stages.is_empty() || self.results.is_some()
+    }
+
+    /// The tables that the query reads, and those of its stages.
+    pub(crate) fn tables(&self) -> &BTreeMap<String, Dataset> {
+        &self.tables
+    }
+
+    /// The values of its stages, by name.
+    pub(crate) fn values(&self) -> impl Iterator<Item = (&String, &RecordBatch)> {
+        self.results.iter().flat_map(|results| &results.values)
     }
 
     /// The pipeline's name.
@@ -171,11 +245,7 @@ impl Pipeline {
     }
 
     fn compiled(&self, use_of: StageUse<'_>, state: &SessionState) -> Result<Stage> {
-        let lookups = self.stage.lookups().map(|lookup| (lookup.table.clone(), lookup.dataset.clone()));
-        let tables = lookups.chain([(self.table.clone(), self.dataset.clone())]).collect();
-        // As for lengths, planning never waits.
-        let compiling = compile::compile(&self.plan, use_of, &tables, state);
-        compiling.now_or_never().ok_or_else(|| Error::new(ErrorKind::Internal, "planning did not complete at once"))?
+        compiled(&self.plan, use_of, &self.tables, state)
     }
 
     /// The options of its feeds that its `WITH` sets.
@@ -205,6 +275,31 @@ impl Pipeline {
     /// The files named in its calls, with the digests of their contents.
     pub(crate) fn files(&self) -> &BTreeMap<String, String> {
         &self.files
+    }
+}
+
+fn compiled(
+    plan: &LogicalPlan,
+    use_of: StageUse<'_>,
+    tables: &BTreeMap<String, Dataset>,
+    state: &SessionState,
+) -> Result<Stage> {
+    // As for lengths, planning never waits.
+    let compiling = compile::compile(plan, use_of, tables, state);
+    compiling.now_or_never().ok_or_else(|| Error::new(ErrorKind::Internal, "planning did not complete at once"))?
+}
+
+/// A table of a stage's columns, until its rows are known.
+fn no_rows(stage: &StagePlan) -> Result<Dataset> {
+    Ok(Dataset::in_memory(&stage.name, Arc::clone(&stage.schema), Vec::new(), "not known yet")?)
+}
+
+/// The error of a query that cannot be cut, at the call that is the reason.
+fn misplaced(definition: &PipelineDefinition, Uncuttable { call, error }: Uncuttable) -> Refusal {
+    let place = call.and_then(|name| forebay_sql::place_of_call(definition, &name));
+    match place {
+        None => Refusal::Whole(error),
+        Some(place) => hinted(forebay_sql::Error::new(error.message()).with_place(place), error.hint()),
     }
 }
 

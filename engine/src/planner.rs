@@ -12,6 +12,8 @@ pub(crate) fn planner() -> SessionContext {
     // Arrow's view types are recent: many readers of Flight and IPC do not support them.
     parser.map_string_types_to_utf8view = false;
     parser.collect_spans = true;
+    // A feed of a subquery with ORDER BY has that order.
+    parser.enable_subquery_sort_elimination = false;
     let mut builder = SessionStateBuilder::new()
         .with_config(config)
         .with_default_features()

@@ -39,6 +39,7 @@ impl Session {
     pub async fn preview(&self, name: &str, options: &FeedOptions, rows: u64) -> Result<Preview> {
         let mut options = options.clone();
         options.on_error.get_or_insert(OnError::Skip);
+        self.prepare(name).await?;
         let feed = self.open(name, &options)?;
         let (rows, bad_rows) = feed.first_rows(rows).await?;
         Ok(Preview { pipeline: name.to_owned(), rows, bad_rows })

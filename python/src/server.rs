@@ -33,6 +33,9 @@ impl Server {
     fn new(py: Python<'_>, session: &Session, host: &str, port: u16, insecure: bool) -> PyResult<Self> {
         let host = host.parse().map_err(|_| invalid(py, format!("\"host\" must be an IP address, got \"{host}\"")))?;
         let runtime = Runtime::new().or_raise(py)?;
+        for pipeline in session.session.pipelines() {
+            runtime.wait(py, session.session.prepare(&pipeline))?.or_raise(py)?;
+        }
         let bound = runtime.wait(py, forebay_flight_server::Server::bind(SocketAddr::new(host, port)))?;
         let server = bound.or_raise(py)?.secure(Security { insecure, ..Security::default() });
         let uri = server.uri();

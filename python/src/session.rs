@@ -214,6 +214,7 @@ impl Session {
     fn open(&self, py: Python<'_>, name: &str, options: &str, columns: Option<Vec<String>>) -> PyResult<Feed> {
         self.runtime.check_process(py)?;
         let options = json::<FeedOptions>(py, options)?;
+        self.runtime.wait(py, self.session.prepare(name))?.or_raise(py)?;
         let open = || match &columns {
             Some(columns) => self.session.open_columns(name, &options, columns),
             None => self.session.open(name, &options),

@@ -23,6 +23,8 @@ use crate::{access, calls, diagnosis, refusals};
 /// Plans a pipeline's query against the tables and functions of a session. The session must have
 /// [`crate::expr_planner`] among its expression planners, and the operators among its functions.
 ///
+/// Parts of the plan may need whole tables. They are for the caller to find.
+///
 /// Relative file paths in calls of operators are relative to `base`.
 ///
 /// The plan is DataFusion's: types are checked, but it is neither coerced nor optimized yet.
@@ -33,6 +35,12 @@ use crate::{access, calls, diagnosis, refusals};
 pub async fn plan(pipeline: &PipelineDefinition, base: &Path, state: &SessionState) -> Result<LogicalPlan> {
     let PipelineDefinition { query, text, place, .. } = pipeline;
     planned(Purpose::Feed, query, text, *place, base, state).await
+}
+
+/// The place of the first call of the function `name` in a pipeline's query.
+pub fn place_of_call(pipeline: &PipelineDefinition, name: &str) -> Option<Place> {
+    let PipelineDefinition { text, place, .. } = pipeline;
+    Tokens::of_part(text, *place).ok()?.next(*place, &[name])
 }
 
 /// Plans a query whose rows are computed once, from whole tables. Otherwise like [`plan()`].
@@ -53,8 +61,8 @@ pub async fn plan_query(query: &QueryDefinition, base: &Path, state: &SessionSta
 pub fn needs_all_rows(query: &QueryDefinition, state: &SessionState) -> Result<bool> {
     let QueryDefinition { query, text, place } = query;
     let tokens = Tokens::of_part(text, *place)?;
-    let is_refused = |purpose| !refusals::find(query, purpose, state, &tokens, *place).is_empty();
-    Ok(is_refused(Purpose::Feed) && !is_refused(Purpose::Rows))
+    let runs = refusals::find(query, Purpose::Rows, state, &tokens, *place).is_empty();
+    Ok(runs && refusals::is_for_all_rows(query, state, &tokens, *place))
 }
 
 async fn planned(

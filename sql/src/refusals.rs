@@ -1,10 +1,11 @@
-//! Refuses SQL that a feed cannot run, and SQL that would be silently ignored.
+//! Refuses SQL that cannot be run, and SQL that would be silently ignored.
 //!
-//! A feed stage computes each row of one table separately, filters rows, looks up rows of other tables, and preserves
-//! the order of rows. DataFusion plans many other queries, and it parses some clauses (TABLESAMPLE, FOR UPDATE) without
-//! using them. So this module searches a query for such constructs before it is planned. Syntax nodes are destructured
-//! without `..` where a new field could be a new clause. With a new parser, the crate then does not compile until the
-//! field is refused or allowed here.
+//! DataFusion parses some clauses (FOR UPDATE, EXCEPT ALL) without obeying them. So this module searches a query for
+//! such constructs before it is planned. Syntax nodes are destructured without `..` where a new field could be a new
+//! clause. With a new parser, the crate then does not compile until the field is refused or allowed here.
+//!
+//! The search also finds out whether a query needs whole tables. A feed computes each row of one table separately,
+//! filters rows, looks up rows of other tables, and preserves the order of rows.
 
 mod functions;
 mod joins;
@@ -16,7 +17,7 @@ use std::ops::ControlFlow;
 
 use datafusion::execution::SessionState;
 use datafusion::sql::sqlparser::ast::{
-    BinaryOperator, Distinct, Expr, FunctionArg, FunctionArgExpr, GroupByExpr, LimitClause, ObjectName, PipeOperator,
+    BinaryOperator, Distinct, Expr, FunctionArg, FunctionArgExpr, GroupByExpr, ObjectName, PipeOperator,
     Query, Select, SelectFlavor, SelectItem, SetExpr, SetOperator, SetQuantifier, Spanned, TableFactor, TableWithJoins,
     Value, Visit, Visitor,
 };
@@ -27,25 +28,41 @@ use crate::calls;
 use crate::error::{Error, Place};
 use crate::tokens::Tokens;
 pub(crate) use search::Purpose;
-use search::{
-    AGGREGATE_HINT, ALL_ROWS, BEFOREHAND, JOIN_HINT, LIMIT_HINT, OF_A_PIPELINE, ORDER_HINT, SAMPLE, SAMPLE_HINT,
-    SET_HINT, SUBQUERY_HINT, Search, UNNEST_HINT, more_rows, second_table, set_operation, window,
-};
+use search::{BEFOREHAND, OF_A_PIPELINE, SAMPLE, SAMPLE_HINT, Search, UNNEST_HINT};
 
 /// Finds all parts of the query that cannot be run.
 pub(crate) fn find(query: &Query, purpose: Purpose, state: &SessionState, tokens: &Tokens, start: Place) -> Vec<Error> {
+    search(query, purpose, state, tokens, start).errors
+}
+
+/// Whether a feed cannot compute each row of the query separately, for whatever reason.
+pub(crate) fn is_for_all_rows(query: &Query, state: &SessionState, tokens: &Tokens, start: Place) -> bool {
+    let found = search(query, Purpose::Feed, state, tokens, start);
+    found.needs_tables || !found.errors.is_empty()
+}
+
+fn search<'a>(
+    query: &Query,
+    purpose: Purpose,
+    state: &'a SessionState,
+    tokens: &'a Tokens,
+    start: Place,
+) -> Search<'a> {
     let mut search = Search {
         purpose,
         state,
         tokens,
         errors: Vec::new(),
+        needs_tables: false,
+        has_begun: false,
         here: start,
         unnests: Vec::new(),
         packed: Vec::new(),
         memberships: Vec::new(),
+        conditions: Vec::new(),
     };
     let _ = Visit::visit(query, &mut search);
-    search.errors
+    search
 }
 
 impl Visitor for Search<'_> {
@@ -103,22 +120,23 @@ impl Search<'_> {
             );
         }
         self.body(body);
-        let body = body.span();
-        let is_feed = self.is_feed();
-        if order_by.is_some() && is_feed {
-            self.refuse(body, &["ORDER", "BY"], &format!("ORDER BY {ALL_ROWS}"), ORDER_HINT);
-        }
-        if let Some(clause) = limit_clause {
-            let word = match clause {
-                LimitClause::LimitOffset { limit: None, limit_by, .. } if limit_by.is_empty() => "OFFSET",
-                _ => "LIMIT",
-            };
-            if is_feed && !subsets::limits_a_table(query) {
-                self.refuse(body, &[word], &format!("{word} {ALL_ROWS}"), LIMIT_HINT);
+        let is_outermost = !std::mem::replace(&mut self.has_begun, true);
+        if let SetExpr::Select(select) = body.as_ref()
+            && select.from.is_empty()
+        {
+            match self.is_feed() && is_outermost {
+                true => self.refuse_at(
+                    Place::start(select.select_token.0.span).unwrap_or(self.here),
+                    "a pipeline needs FROM: its samples are the rows of a table",
+                    "write `SELECT … FROM table`",
+                ),
+                false => self.needs_tables = true,
             }
         }
+        let body = body.span();
+        self.needs_tables |= order_by.is_some() || limit_clause.is_some() && !subsets::limits_a_table(query);
         if fetch.is_some() {
-            self.refuse(body, &["FETCH"], "FETCH is not supported", self.limit_hint());
+            self.refuse(body, &["FETCH"], "FETCH is not supported", "write LIMIT");
         }
         if !locks.is_empty() {
             self.refuse(
@@ -151,7 +169,7 @@ impl Search<'_> {
         match body {
             SetExpr::Select(_) | SetExpr::Query(_) => {}
             SetExpr::SetOperation { op, set_quantifier: SetQuantifier::All, right, .. }
-                if !self.is_feed() && *op != SetOperator::Union =>
+                if *op != SetOperator::Union =>
             {
                 let message = "EXCEPT ALL and INTERSECT ALL would ignore how often a row occurs";
                 self.refuse_before(
@@ -161,21 +179,7 @@ impl Search<'_> {
                     "number the rows with row_number(), or leave ALL out",
                 );
             }
-            SetExpr::SetOperation { .. } | SetExpr::Values(_) if !self.is_feed() => {}
-            SetExpr::SetOperation { op, right, .. } => {
-                let word = match op {
-                    SetOperator::Union => "UNION",
-                    SetOperator::Except => "EXCEPT",
-                    SetOperator::Intersect => "INTERSECT",
-                    SetOperator::Minus => "MINUS",
-                };
-                self.refuse_before(right.span(), &[word], &set_operation(word), SET_HINT);
-            }
-            SetExpr::Values(_) => self.refuse_at(
-                self.tokens.last(self.here, &["VALUES"]).unwrap_or(self.here),
-                "VALUES has no files, and a feed's rows are rows of files",
-                "write the rows to a file and create a table over it",
-            ),
+            SetExpr::SetOperation { .. } | SetExpr::Values(_) => self.needs_tables = true,
             SetExpr::Table(_) => {
                 self.refuse_at(self.here, "`TABLE name` is not supported", "write `SELECT * FROM name`")
             }
@@ -191,32 +195,16 @@ impl Search<'_> {
             | PipeOperator::OrderBy { .. }
             | PipeOperator::Union { .. }
             | PipeOperator::Intersect { .. }
-            | PipeOperator::Except { .. }
-                if !self.is_feed() =>
-            {
+            | PipeOperator::Except { .. } => {
+                self.needs_tables = true;
                 return;
             }
             PipeOperator::Where { .. }
             | PipeOperator::Select { .. }
             | PipeOperator::Extend { .. }
             | PipeOperator::As { .. } => return,
-            PipeOperator::Limit { .. } => {
-                return self.refuse(body, &["|>", "LIMIT"], &format!("LIMIT {ALL_ROWS}"), LIMIT_HINT);
-            }
-            PipeOperator::OrderBy { .. } => {
-                return self.refuse(body, &["|>", "ORDER"], &format!("ORDER BY {ALL_ROWS}"), ORDER_HINT);
-            }
             PipeOperator::TableSample { .. } => {
                 return self.refuse(body, &["|>", "TABLESAMPLE"], SAMPLE, SAMPLE_HINT);
-            }
-            PipeOperator::Union { .. } => {
-                return self.refuse(body, &["|>", "UNION"], &set_operation("UNION"), SET_HINT);
-            }
-            PipeOperator::Intersect { .. } => {
-                return self.refuse(body, &["|>", "INTERSECT"], &set_operation("INTERSECT"), SET_HINT);
-            }
-            PipeOperator::Except { .. } => {
-                return self.refuse(body, &["|>", "EXCEPT"], &set_operation("EXCEPT"), SET_HINT);
             }
             PipeOperator::Join(join) => return self.join(join),
             PipeOperator::Aggregate { .. } => "AGGREGATE",
@@ -231,11 +219,7 @@ impl Search<'_> {
             body,
             &["|>", word],
             &format!("the pipe operator {word} is not supported"),
-            if self.is_feed() {
-                "pipe operators are WHERE, SELECT, EXTEND and AS"
-            } else {
-                "pipe operators are WHERE, SELECT, EXTEND, AS, ORDER BY, LIMIT, UNION, INTERSECT and EXCEPT"
-            },
+            "pipe operators are WHERE, SELECT, EXTEND, AS, ORDER BY, LIMIT, UNION, INTERSECT and EXCEPT",
         );
     }
 
@@ -259,9 +243,9 @@ impl Search<'_> {
             cluster_by: _,
             distribute_by: _,
             sort_by: _,
-            having: _,
-            named_window: _,
-            qualify: _,
+            having,
+            named_window,
+            qualify,
             window_before_qualify: _,
             value_table_mode,
             flavor,
@@ -269,6 +253,9 @@ impl Search<'_> {
         let start = select_token.0.span;
         self.unnests(projection);
         self.memberships(selection.as_ref());
+        for condition in [selection, having, qualify].into_iter().flatten() {
+            self.conditions(condition);
+        }
         // The earliest places of the clauses after FROM and WHERE.
         let from_end = from.iter().map(|item| item.span()).fold(start, |all, span| all.union(&span));
         let where_end = selection.iter().map(|item| item.span()).fold(from_end, |all, span| all.union(&span));
@@ -278,18 +265,13 @@ impl Search<'_> {
         if *flavor == SelectFlavor::FromFirstNoSelect {
             self.refuse_at(self.here, "FROM without SELECT has no columns", "write `SELECT * FROM table`");
         }
-        match distinct {
-            Some(Distinct::All) | None => {}
-            Some(_) if !self.is_feed() => {}
-            Some(_) => self.refuse(
-                start,
-                &["DISTINCT"],
-                &format!("DISTINCT {ALL_ROWS}"),
-                "remove duplicates beforehand, write the rest to files, and create a table over them",
-            ),
-        }
+        self.needs_tables |= matches!(distinct, Some(Distinct::Distinct | Distinct::On(_)))
+            || having.is_some()
+            || !named_window.is_empty()
+            || qualify.is_some()
+            || from.len() > 1;
         if top.is_some() {
-            self.refuse(start, &["TOP"], "TOP is not supported", self.limit_hint());
+            self.refuse(start, &["TOP"], "TOP is not supported", "write LIMIT");
         }
         if let Some(mode) = value_table_mode {
             self.refuse(start, &["AS"], &format!("SELECT {mode} would be silently ignored"), "leave it out");
@@ -316,49 +298,26 @@ impl Search<'_> {
     }
 
     fn from(&mut self, from: &[TableWithJoins], projection: &[SelectItem]) {
-        match from {
-            _ if !self.is_feed() => {
-                for item in from {
-                    self.joins(item);
-                    self.wildcard(projection, item);
-                }
-            }
-            [] => self.refuse_at(
-                self.here,
-                "a pipeline needs FROM: its samples are the rows of a table",
-                "write `SELECT … FROM table`",
-            ),
-            [item] => {
-                self.joins(item);
-                self.wildcard(projection, item);
-            }
-            [first, second, ..] => {
-                self.joins(first);
-                let place = Place::start(second.span()).unwrap_or(self.here);
-                self.refuse_at(
-                    place,
-                    "FROM names a second table without a join condition",
-                    "write `FROM table JOIN other ON table.id = other.id`",
-                );
-            }
+        for item in from {
+            self.joins(item);
+            self.wildcard(projection, item);
         }
     }
 
-    /// Refuses clauses that need several rows at a time.
+    /// Refuses clauses after WHERE.
     fn after_where(&mut self, select: &Select, where_end: Span) {
         if !select.connect_by.is_empty() {
             self.refuse(where_end, &["CONNECT"], "CONNECT BY is not supported", BEFOREHAND);
         }
         match &select.group_by {
             GroupByExpr::All(modifiers) | GroupByExpr::Expressions(_, modifiers)
-                if !self.is_feed() && !modifiers.is_empty() =>
+                if !modifiers.is_empty() =>
             {
                 let message = "what follows the columns of GROUP BY would be silently ignored";
                 self.refuse(where_end, &["GROUP", "BY"], message, "write GROUP BY ROLLUP (…) or CUBE (…)");
             }
-            _ if !self.is_feed() => {}
-            GroupByExpr::Expressions(expressions, modifiers) if expressions.is_empty() && modifiers.is_empty() => {}
-            _ => self.refuse(where_end, &["GROUP", "BY"], &format!("GROUP BY {ALL_ROWS}"), AGGREGATE_HINT),
+            GroupByExpr::Expressions(expressions, _) if expressions.is_empty() => {}
+            _ => self.needs_tables = true,
         }
         for (clause, given) in [
             ("CLUSTER", select.cluster_by.is_empty()),
@@ -367,28 +326,18 @@ impl Search<'_> {
         ] {
             if !given {
                 let message = format!("{clause} BY is not supported");
-                let hint = if self.is_feed() { ORDER_HINT } else { "write ORDER BY" };
-                self.refuse(where_end, &[clause, "BY"], &message, hint);
+                self.refuse(where_end, &[clause, "BY"], &message, "write ORDER BY");
             }
-        }
-        if !self.is_feed() {
-            return;
-        }
-        if select.having.is_some() {
-            self.refuse(where_end, &["HAVING"], &format!("HAVING {ALL_ROWS}"), AGGREGATE_HINT);
-        }
-        if !select.named_window.is_empty() {
-            self.refuse(where_end, &["WINDOW"], &window("WINDOW"), BEFOREHAND);
-        }
-        if select.qualify.is_some() {
-            self.refuse(where_end, &["QUALIFY"], &window("QUALIFY"), BEFOREHAND);
         }
     }
 
     fn table_factor(&mut self, factor: &TableFactor) {
         let span = factor.span();
         let (word, is_first) = match factor {
-            TableFactor::UNNEST { array_exprs, .. } if !self.is_feed() && array_exprs.len() == 1 => return,
+            TableFactor::UNNEST { array_exprs, .. } if array_exprs.len() == 1 => {
+                self.needs_tables = true;
+                return;
+            }
             TableFactor::UNNEST { .. } => {
                 let place = self.tokens.last(self.here, &["UNNEST"]).unwrap_or(self.here);
                 return self.refuse_at(place, "UNNEST in FROM is not supported", UNNEST_HINT);
@@ -438,9 +387,7 @@ impl Search<'_> {
                 return;
             }
             TableFactor::Derived { lateral, subquery: _, alias: _, sample } => {
-                if *lateral && self.is_feed() {
-                    self.refuse_before(span, &["LATERAL"], &second_table("LATERAL"), JOIN_HINT);
-                }
+                self.needs_tables |= *lateral;
                 if sample.is_some() {
                     self.sample(span, "TABLESAMPLE of a subquery is not supported");
                 }
@@ -459,12 +406,7 @@ impl Search<'_> {
         };
         // The keyword comes before the first node with a place, or after the table that it modifies.
         let place = if is_first { self.tokens.last(self.here, &[word]) } else { self.tokens.next(self.here, &[word]) };
-        let message = match (self.is_feed(), is_first) {
-            (false, _) => format!("{word} is not supported"),
-            (true, true) => more_rows(word),
-            (true, false) => format!("{word} {ALL_ROWS}"),
-        };
-        self.refuse_at(place.unwrap_or(self.here), &message, BEFOREHAND);
+        self.refuse_at(place.unwrap_or(self.here), &format!("{word} is not supported"), BEFOREHAND);
     }
 
     /// Accepts the calls of table operators, including their subqueries.
@@ -503,13 +445,10 @@ impl Search<'_> {
 
     fn expr(&mut self, expr: &Expr) {
         match expr {
-            Expr::Exists { .. } | Expr::InSubquery { .. } | Expr::Subquery(_) if !self.is_feed() => {}
             Expr::Exists { subquery, .. } | Expr::InSubquery { subquery, .. } => self.membership(expr, subquery),
             Expr::Subquery(query) => {
                 let place = Place::start(query.span()).unwrap_or(self.here);
-                if !self.packed.contains(&place) {
-                    self.refuse_at(place, &second_table("a subquery in an expression"), SUBQUERY_HINT);
-                }
+                self.needs_tables |= !self.packed.contains(&place);
             }
             Expr::InUnnest { array_expr, .. } => {
                 self.refuse_before(
@@ -540,9 +479,6 @@ impl Search<'_> {
             Expr::Value(value) if matches!(value.value, Value::Placeholder(_)) => {
                 let place = Place::start(value.span).unwrap_or(self.here);
                 self.refuse_at(place, "placeholders are not supported", "write the value itself");
-            }
-            Expr::GroupingSets(_) | Expr::Cube(_) | Expr::Rollup(_) if self.is_feed() => {
-                self.refuse_at(self.here, &format!("grouping {ALL_ROWS}"), AGGREGATE_HINT);
             }
             _ => {}
         }

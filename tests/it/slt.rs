@@ -56,6 +56,13 @@ impl Database {
         Ok(Self { served: Some(Served { client, _serving: serving }), ..database })
     }
 
+    /// The samples of a query, which becomes the pipeline `slt`.
+    async fn pipeline(&mut self, query: &str) -> Result<Vec<Vec<String>>, Error> {
+        self.session.execute("slt", &format!("CREATE OR REPLACE PIPELINE slt AS {query}")).await?;
+        self.session.prepare("slt").await?;
+        Ok(shown(&self.samples().await?))
+    }
+
     /// The samples of the pipeline `slt`.
     async fn samples(&mut self) -> Result<Vec<RecordBatch>, Error> {
         let mut batches = Vec::new();
@@ -88,7 +95,15 @@ impl AsyncDB for Database {
     async fn run(&mut self, sql: &str) -> Result<DBOutput<DefaultColumnType>, Error> {
         if let Some(query) = sql.trim_start().strip_prefix(WHOLE_TABLES) {
             let batches: Vec<_> = self.session.query(query).await?.rows()?.into_stream().try_collect().await?;
-            return Ok(rows_or_nothing(shown(&batches)));
+            let rows = shown(&batches);
+            // As a pipeline, the query is a stage, whose rows are kept.
+            let samples = self.pipeline(query).await?;
+            let sorted = |mut rows: Vec<Vec<String>>| {
+                rows.sort();
+                rows
+            };
+            assert_eq!(sorted(samples), sorted(rows.clone()), "{query}");
+            return Ok(rows_or_nothing(rows));
         }
         if !sql.trim_start().to_ascii_uppercase().starts_with("SELECT") {
             let rows = self.session.execute("slt", sql).await?.into_iter().flat_map(|output| match output {
@@ -98,9 +113,7 @@ impl AsyncDB for Database {
             });
             return Ok(rows_or_nothing(rows.collect()));
         }
-        self.session.execute("slt", &format!("CREATE OR REPLACE PIPELINE slt AS {sql}")).await?;
-        let batches = self.samples().await?;
-        Ok(rows_or_nothing(shown(&batches)))
+        Ok(rows_or_nothing(self.pipeline(sql).await?))
     }
 
     async fn shutdown(&mut self) {}

@@ -234,18 +234,20 @@ assert pa.table(batch).to_pydict() == {"shop": [1, 2], "size": [3, 9]}
 # A script gives its last pipeline or query.
 assert isinstance(forebay.sql("CREATE EXTERNAL TABLE a STORED AS CSV LOCATION 'a.csv'; SELECT count(*) AS n FROM a"), forebay.Query)
 assert forebay.sql("VALUES (1), (2)").to_arrow().num_rows == 2
-for text in ("SELECT shop, count(*) FROM a GROUP BY shop", "SHOW TABLES; SELECT count(*) FROM a"):
-    try:
-        forebay.load(text)
-    except forebay.InvalidError as error:
-        assert "count" in str(error) or "no pipeline" in str(error), error
-    else:
-        raise AssertionError("a query is no pipeline")
+# Loaded as text, it is a pipeline with a stage.
+[batch] = forebay.load("SELECT shop, count(*) AS n FROM a GROUP BY shop", format="arrow", batch_size=9, shuffle=False)
+assert pa.table(batch).to_pydict() == {"shop": [1, 2], "n": [1, 1]}
+try:
+    forebay.load("SHOW TABLES; SELECT count(*) FROM a")
+except forebay.InvalidError as error:
+    assert "no pipeline" in str(error), error
+else:
+    raise AssertionError("a script without a pipeline")
 # What a feed can run stays a pipeline.
 assert isinstance(forebay.sql("SELECT size FROM t", t=shops), forebay.Pipeline)
 for text, phrase in [
     ("SELECT nothing, count(*) FROM t GROUP BY nothing", "nothing"),
-    ("SELECT random_uniform() AS u FROM t ORDER BY u", "ORDER BY"),
+    ("SELECT random_uniform() AS u FROM t ORDER BY u", "runs in a feed"),
 ]:
     try:
         forebay.sql(text, t=shops)

@@ -3,9 +3,18 @@
 //! A feed computes each row separately, window by window. What needs all rows, such as an aggregate, a join of two
 //! large tables or an order, is computed here, once. [`table`] gives DataFusion the tables' pinned files, and [`scan`]
 //! reads them by row ranges, as feeds do: every format, with what bounds exclude left out.
+//!
+//! A [`query`] gives its rows to whoever looks at them. The rows of a pipeline's [`stage`] are kept as an [`artifact`],
+//! which is a function of query and data: [`places`] gives its rows one order, and [`order_free`] sums floats exactly.
 
+mod artifact;
+mod exact_sum;
+mod order_free;
+mod places;
+mod progress;
 mod query;
 mod scan;
+mod stage;
 mod table;
 
 use std::num::NonZeroUsize;
@@ -20,7 +29,11 @@ use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{SessionState, SessionStateBuilder};
 use tempfile::{Builder, TempDir};
 
+pub(crate) use self::artifact::{Keeper, extent};
+pub use self::progress::RunningStage;
+pub(crate) use self::progress::StageProgress;
 pub use self::query::{Query, QueryRows};
+pub(crate) use self::stage::TableStage;
 pub(crate) use self::table::BatchTable;
 use crate::error::{Error, Result};
 

@@ -12,7 +12,8 @@ use datafusion::common::stats::Precision;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
+use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr, PhysicalSortExpr};
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
@@ -21,6 +22,7 @@ use datafusion::physical_plan::{
 use forebay_storage::{Dataset, RangeRows, RowRange};
 use futures::{StreamExt, TryStreamExt, stream};
 
+use super::table::ROW;
 use crate::compile::Pruning;
 use crate::error::{Error, ErrorKind};
 
@@ -44,9 +46,11 @@ pub(super) struct ScanExec {
 #[derive(Debug)]
 pub(super) struct Reading {
     pub(super) dataset: Dataset,
-    /// The schema of the columns.
+    /// The schema of the columns and the rows' numbers.
     pub(super) schema: SchemaRef,
     pub(super) columns: Vec<usize>,
+    /// Where the rows' numbers are in the schema, if they are wanted.
+    pub(super) row: Option<usize>,
     /// Ranges that this excludes are left out.
     pub(super) pruning: Vec<Pruning>,
 }
@@ -70,7 +74,7 @@ impl ScanExec {
         let at_once = if reading.dataset.is_local() { threads } else { threads.max(READS_OF_STORE) };
         let at_once = at_once.div_ceil(partitions) + 1;
         let properties = Arc::new(PlanProperties::new(
-            EquivalenceProperties::new(Arc::clone(&reading.schema)),
+            reading.order(),
             Partitioning::UnknownPartitioning(partitions),
             EmissionType::Incremental,
             Boundedness::Bounded,
@@ -88,6 +92,18 @@ impl ScanExec {
 }
 
 impl Reading {
+    /// The order of the rows of each partition: that of their numbers. So DataFusion merges them instead of sorting.
+    fn order(&self) -> EquivalenceProperties {
+        let schema = Arc::clone(&self.schema);
+        match self.row {
+            Some(at) => {
+                let number = PhysicalSortExpr::new_default(Arc::new(Column::new(ROW, at)));
+                EquivalenceProperties::new_with_orderings(schema, [[number]])
+            }
+            None => EquivalenceProperties::new(schema),
+        }
+    }
+
     /// Reads a row range in batches of about `batch_rows`.
     async fn read(&self, range: RowRange, batch_rows: usize) -> Result<Vec<RecordBatch>> {
         let mut parts = vec![range];
@@ -100,7 +116,8 @@ impl Reading {
         }
         let mut batches = Vec::new();
         for part in parts {
-            let RangeRows { batch, bad, .. } = self.dataset.read(&part, &self.columns).await.map_err(external)?;
+            let RangeRows { batch, sample_ids, bad } =
+                self.dataset.read(&part, &self.columns).await.map_err(external)?;
             if let Some(bad) = bad.first() {
                 let snapshot = self.dataset.snapshot();
                 let (file, row) = snapshot.locate(bad.sample_id);
@@ -110,7 +127,10 @@ impl Reading {
                 return Err(external(Error::new(ErrorKind::Data, message).with_hint(hint)));
             }
             let rows = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-            let columns = batch.columns().to_vec();
+            let mut columns = batch.columns().to_vec();
+            if let Some(at) = self.row {
+                columns.insert(at, Arc::new(sample_ids));
+            }
             let batch = RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &rows)?;
             for first in (0..batch.num_rows()).step_by(batch_rows) {
                 batches.push(own(&batch, first, batch_rows.min(batch.num_rows() - first))?);

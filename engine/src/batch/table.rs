@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::datatypes::{Schema, SchemaRef};
+use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::common::DFSchema;
 use datafusion::error::Result;
@@ -13,13 +13,16 @@ use forebay_storage::Dataset;
 use super::scan::{Reading, ScanExec};
 use crate::compile::Pruning;
 
+/// The last column of a [numbered](BatchTable::numbered) table.
+pub(super) const ROW: &str = "__forebay_row";
+
 /// A table over pinned files, or over rows in memory.
 #[derive(Debug)]
 pub(crate) struct BatchTable {
     name: String,
     dataset: Dataset,
-    /// The columns, all of which may be null. DataFusion takes a subquery's column that is never null for a value that
-    /// is never null, but a subquery may have no row.
+    /// The columns, all of which may be null but for [`ROW`]. DataFusion takes a subquery's column that is never null
+    /// for a value that is never null, but a subquery may have no row.
     schema: SchemaRef,
     /// Threads that read.
     threads: usize,
@@ -31,6 +34,14 @@ impl BatchTable {
         let fields: Vec<_> = schema.fields().iter().map(|field| field.as_ref().clone().with_nullable(true)).collect();
         let schema = Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()));
         Self { name: name.to_owned(), dataset, schema, threads }
+    }
+
+    /// The same table with one more column at its end, [`ROW`]: each row's number in the snapshot.
+    pub(super) fn numbered(&self) -> Self {
+        let mut fields: Vec<FieldRef> = self.schema.fields().iter().cloned().collect();
+        fields.push(Arc::new(Field::new(ROW, DataType::UInt64, false)));
+        let schema = Arc::new(Schema::new_with_metadata(fields, self.schema.metadata().clone()));
+        Self { name: self.name.clone(), dataset: self.dataset.clone(), schema, threads: self.threads }
     }
 
     /// About the bytes of a row in memory, with these columns or all.
@@ -67,12 +78,16 @@ impl TableProvider for BatchTable {
         let columns = projection.cloned().unwrap_or_else(|| (0..schema.fields().len()).collect());
         let of_table = DFSchema::try_from(Arc::clone(schema))?;
         let mut pruning = Vec::new();
-        for filter in filters {
+        // The bounds of files say nothing about a row's number.
+        for filter in filters.iter().filter(|filter| filter.column_refs().iter().all(|column| column.name != ROW)) {
             let condition = session.create_physical_expr(filter.clone(), &of_table)?;
             pruning.extend(Pruning::of_table(condition, schema));
         }
-        let reading =
-            Reading { dataset: self.dataset.clone(), schema: Arc::new(schema.project(&columns)?), columns, pruning };
+        let own = self.dataset.schema().fields().len();
+        let row = columns.iter().position(|column| *column == own);
+        let schema = Arc::new(schema.project(&columns)?);
+        let columns = columns.into_iter().filter(|column| *column < own).collect();
+        let reading = Reading { dataset: self.dataset.clone(), schema, columns, row, pruning };
         let partitions = session.config().target_partitions();
         Ok(Arc::new(ScanExec::new(&self.name, reading, limit, partitions, self.threads)))
     }

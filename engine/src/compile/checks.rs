@@ -68,6 +68,11 @@ pub(crate) fn limit(plan: &LogicalPlan) -> Result<Option<u64>> {
     Ok(least)
 }
 
+/// Whether `node` is a LIMIT whose rows are the leading rows of a table.
+pub(super) fn is_limit_of_table(node: &LogicalPlan) -> bool {
+    limit_of(node).is_ok()
+}
+
 /// The row count of a LIMIT directly over a table and its columns.
 fn limit_of(node: &LogicalPlan) -> Result<u64> {
     let refuse = || {

@@ -11,6 +11,7 @@ use datafusion::execution::SessionState;
 use datafusion::logical_expr::utils::{conjunction, find_valid_equijoin_key_pair, split_conjunction_owned};
 use datafusion::logical_expr::{self as plan, BinaryExpr, Expr, LogicalPlan, Operator};
 use datafusion::optimizer::decorrelate_predicate_subquery::DecorrelatePredicateSubquery;
+use datafusion::optimizer::scalar_subquery_to_join::ScalarSubqueryToJoin;
 use datafusion::optimizer::{OptimizerContext, OptimizerRule};
 use forebay_operators::Determinism;
 
@@ -64,12 +65,16 @@ fn pair(condition: &Expr, left: &DFSchema, right: &DFSchema) -> Result<Option<(E
     }
 }
 
-/// `plan` with all expression types resolved, and with subqueries in conditions rewritten as joins.
+/// `plan` with all expression types resolved, and with subqueries in conditions, and those that refer to the outer
+/// query, rewritten as joins.
 pub(crate) fn resolved(plan: LogicalPlan, state: &SessionState) -> Result<LogicalPlan> {
     let plan = state.analyzer().execute_and_check(plan, state.config_options(), |_, _| {})?;
-    let (rule, context) = (DecorrelatePredicateSubquery::new(), OptimizerContext::new());
+    let context = OptimizerContext::new();
     plan.transform_down(|node| match node {
-        LogicalPlan::Filter(_) => rule.rewrite(node, &context),
+        LogicalPlan::Filter(_) => DecorrelatePredicateSubquery::new()
+            .rewrite(node, &context)?
+            .transform_data(|node| ScalarSubqueryToJoin::new().rewrite(node, &context)),
+        LogicalPlan::Projection(_) => ScalarSubqueryToJoin::new().rewrite(node, &context),
         other => Ok(Transformed::no(other)),
     })
     .data()
@@ -77,6 +82,11 @@ pub(crate) fn resolved(plan: LogicalPlan, state: &SessionState) -> Result<Logica
 
 /// The reason that a feed cannot run this join, or `None`.
 pub(crate) fn refusal(join: &plan::Join) -> Option<Error> {
+    refusal_of_lookup(join).or_else(|| right_side(&join.right).err())
+}
+
+/// The reason that a feed cannot look up rows for this join, or `None`, whatever the right side is.
+pub(super) fn refusal_of_lookup(join: &plan::Join) -> Option<Error> {
     let refuse = |message: &str, hint: &str| Some(Error::invalid(message.to_owned()).with_hint(hint.to_owned()));
     let condition = match join.join_type {
         JoinType::Inner | JoinType::Left | JoinType::LeftSemi | JoinType::LeftAnti => match Condition::of(join) {
@@ -109,7 +119,7 @@ pub(crate) fn refusal(join: &plan::Join) -> Option<Error> {
             Err(error) => return Some(error.into()),
         }
     }
-    right_side(&join.right).err()
+    None
 }
 
 const BESIDE: &str = "write `WHERE id IN (SELECT id FROM other) AND …`";
@@ -119,7 +129,7 @@ const NOT_EXISTS: &str = "write `NOT EXISTS (SELECT * FROM other WHERE other.id 
 const ON: &str = "filter the second table, `LEFT JOIN (SELECT * FROM other WHERE …)`, or the samples with WHERE";
 
 /// Refuses a right side other than a projection and filter of one table.
-fn right_side(right: &LogicalPlan) -> crate::error::Result<()> {
+pub(super) fn right_side(right: &LogicalPlan) -> crate::error::Result<()> {
     let refuse = |what: &str| {
         Err(Error::invalid(format!("{what} inside the second table of a join")).with_hint(
             "join a table, or `(SELECT columns FROM table WHERE …)`; join several tables one after the other, and \

@@ -6,12 +6,15 @@
 //! only for the rows that a reader is about to receive. A feed that groups rows by length has a third plan,
 //! [`lengths()`], which runs for the whole window.
 //!
+//! What needs whole tables is no part of a feed stage. [`cut()`] makes stages of it that run once, before.
+//!
 //! Operators that derive rows run below these two plans. Each is a [`Layer`], which runs when a window is prepared; the
 //! two plans read the rows of the topmost layer. Joins are layers too. They look up rows in a table that the feed holds
 //! in memory.
 
 mod change;
 mod checks;
+mod cut;
 mod deferred;
 mod dictionary;
 mod filters;
@@ -22,6 +25,7 @@ mod join;
 mod layer;
 mod leaf_plan;
 mod lengths;
+mod lift;
 mod lookup;
 mod output;
 mod prefix;
@@ -30,6 +34,7 @@ mod reduced_decode;
 mod source_rows;
 mod stage;
 mod table_call;
+mod unknown;
 mod unnest;
 mod window_exec;
 
@@ -41,6 +46,7 @@ use datafusion::logical_expr::LogicalPlan;
 use forebay_protocol::CallOrder;
 use forebay_storage::Dataset;
 
+pub(crate) use cut::{Cut, StagePlan, Uncuttable, cut, tables};
 pub(crate) use hidden::FeedTable;
 pub(crate) use hidden_columns::HIDDEN;
 pub(crate) use identity::{files, fingerprint, function_versions, operator_versions, uncacheable_calls};

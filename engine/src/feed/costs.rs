@@ -120,7 +120,7 @@ pub(crate) enum Step {
 
 impl CostMeter {
     /// A meter of a stage with these calls.
-    pub(super) fn new(calls: &[Arc<CallCost>]) -> Self {
+    pub(crate) fn new(calls: &[Arc<CallCost>]) -> Self {
         Self { steps: Arc::default(), keeps: Arc::default(), calls: calls.into() }
     }
 

@@ -1,5 +1,6 @@
 //! A feed's id: a hash of all inputs that determine its samples and their order.
 
+use forebay_arrays::digest;
 use forebay_protocol::FeedSettings;
 
 use crate::pipeline::Pipeline;
@@ -21,6 +22,10 @@ pub(super) fn feed_id(pipeline: &Pipeline, settings: &FeedSettings) -> String {
     // Omitted if empty, so that existing ids stay the same.
     if !lookups.is_empty() {
         identity["lookups"] = serde_json::json!(lookups);
+    }
+    let values: Vec<String> = pipeline.values().map(|(name, row)| format!("{name} {}", digest(row))).collect();
+    if !values.is_empty() {
+        identity["values"] = serde_json::json!(values);
     }
     blake3::hash(identity.to_string().as_bytes()).to_hex()[..16].to_owned()
 }

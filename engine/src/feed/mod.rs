@@ -50,7 +50,7 @@ pub use reader::Reader;
 pub(crate) use snapshots::fetch as fetch_snapshot;
 pub use snapshots::{SnapshotPieces, SnapshotSource};
 pub(crate) use spec::SpecTable;
-pub use spec::{FeedSpec, LookupSpec, operator_differences, operator_versions};
+pub use spec::{FeedSpec, LookupSpec, StageValue, TableColumns, operator_differences, operator_versions};
 pub use store::{StoreUsage, StoredState, StoredWindow, WindowRows, WindowStore};
 pub use trace::SourceRow;
 pub(crate) use trial::Candidate;

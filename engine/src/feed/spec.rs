@@ -11,7 +11,12 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 
+use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
+use arrow::ipc::reader::StreamReader;
+use arrow::ipc::writer::StreamWriter;
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD as STANDARD;
 use forebay_protocol::{CacheMode, FeedSettings};
 use forebay_sql::{PipelineDefinition, Statement};
 use forebay_storage::{Dataset, DatasetSpec, Snapshot, Stores};
@@ -20,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use super::Feed;
 use super::id::feed_id;
 use crate::error::{Error, ErrorKind, Result};
-use crate::pipeline::{Pipeline, Refusal};
+use crate::pipeline::{Pipeline, Refusal, StageResults};
 
 /// The version of this build, recorded in every spec.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -51,6 +56,12 @@ pub struct FeedSpec {
     /// The lookup tables of its joins.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lookups: Vec<LookupSpec>,
+    /// The tables that only its stages read. The stages have run, so their columns are enough.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stage_tables: Vec<TableColumns>,
+    /// The values of its stages.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub values: Vec<StageValue>,
     /// The feed's settings, resolved.
     pub settings: FeedSettings,
     /// What its windows keep under the root.
@@ -81,6 +92,45 @@ pub struct LookupSpec {
     pub snapshot: String,
 }
 
+/// The columns of a table.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TableColumns {
+    /// Its name.
+    pub table: String,
+    /// Its columns.
+    #[serde(with = "forebay_storage::schema_text")]
+    pub schema: SchemaRef,
+}
+
+/// The value that a stage of a feed's query gives.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StageValue {
+    /// The stage.
+    pub name: String,
+    /// A column of one row: an Arrow IPC stream in base64.
+    value: String,
+}
+
+impl StageValue {
+    fn new(name: &str, row: &RecordBatch) -> Result<Self> {
+        let written = || {
+            let mut writer = StreamWriter::try_new(Vec::new(), row.schema_ref())?;
+            writer.write(row)?;
+            writer.into_inner()
+        };
+        let bytes = written().map_err(|error| Error::internal(format!("the value of {name} is not sent: {error}")))?;
+        Ok(Self { name: name.to_owned(), value: STANDARD.encode(bytes) })
+    }
+
+    fn row(&self) -> Result<RecordBatch> {
+        let damaged = || Error::invalid(format!("the value of {} is damaged", self.name));
+        let bytes = STANDARD.decode(&self.value).map_err(|_| damaged())?;
+        let mut rows = StreamReader::try_new(bytes.as_slice(), None).map_err(|_| damaged())?;
+        let row = rows.next().and_then(std::result::Result::ok);
+        row.filter(|row| row.num_rows() == 1 && row.num_columns() == 1).ok_or_else(damaged)
+    }
+}
+
 /// A table of a spec: the driving table or a joined table.
 pub(crate) struct SpecTable<'a> {
     pub(crate) name: &'a str,
@@ -106,6 +156,14 @@ impl Feed {
                 });
             }
         }
+        let is_sent = |name: &str| {
+            name == pipeline.table() || lookups.iter().any(|lookup| lookup.table == name)
+        };
+        let stage_tables = pipeline.tables().iter().filter(|(name, _)| !is_sent(name));
+        let stage_tables = stage_tables
+            .map(|(table, dataset)| TableColumns { table: table.clone(), schema: Arc::clone(dataset.schema()) })
+            .collect();
+        let values = pipeline.values().map(|(name, row)| StageValue::new(name, row).expect("a row becomes IPC"));
         FeedSpec {
             feed: self.id().to_owned(),
             forebay: VERSION.to_owned(),
@@ -116,6 +174,8 @@ impl Feed {
             dataset: pipeline.dataset.spec().clone(),
             schema: Arc::clone(pipeline.dataset.schema()),
             snapshot: pipeline.dataset.snapshot().id().to_owned(),
+            stage_tables,
+            values: values.collect(),
             lookups,
             settings: core.settings.clone(),
             cache: core.cache,
@@ -175,6 +235,12 @@ impl FeedSpec {
             snapshot,
         });
         std::iter::once(SpecTable { name: table, dataset, schema, snapshot }).chain(lookups)
+    }
+
+    /// The results of its stages among its tables.
+    pub(crate) fn results(&self, tables: &BTreeMap<String, Dataset>) -> Result<StageResults> {
+        let values = self.values.iter().map(|value| Ok((value.name.clone(), value.row()?)));
+        Ok(StageResults { tables: tables.clone(), values: values.collect::<Result<_>>()? })
     }
 
     /// Opens a table over its snapshot. Reads no file.

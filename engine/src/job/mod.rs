@@ -6,9 +6,11 @@
 //! records each complete file and commits the job. The files in the target are the job's whole state, so that any
 //! process can resume it.
 
+mod claimed;
 mod estimate;
 mod files;
 mod materialized;
+mod output_file;
 mod partitions;
 mod plan;
 mod progress;
@@ -17,18 +19,19 @@ mod window_samples;
 mod write;
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use forebay_protocol::{JobOptions, OptionSet, random_id};
+use forebay_protocol::{JobOptions, OptionSet};
 use forebay_storage::Stores;
 use forebay_storage::artifact;
-use forebay_storage::artifact::{Artifact, Catalog, Claim, JobState, Lineage, Part};
+use forebay_storage::artifact::{Artifact, Catalog, JobState, Lineage, Part};
 use forebay_storage::writers::{DataFile, OutputFormat};
 use futures::{StreamExt, TryStreamExt, stream};
 
+pub(crate) use claimed::{Claimed, claim};
 pub use materialized::Materialized;
+pub(crate) use output_file::OpenFile;
 pub use progress::JobProgress;
 pub use shared::{FilePlan, JobSpec, SharedJob};
 pub(crate) use window_samples::WindowSamples;
@@ -106,8 +109,8 @@ impl Job {
     /// # Errors
     /// Errors of reading, computing and writing. What is written stays, and the next run resumes from it.
     pub async fn run(&self, progress: &JobProgress) -> Result<Materialized> {
-        let (job, held) = match self.claim(progress).await? {
-            Claimed::Found(done) => return Ok(done),
+        let (job, held) = match claim(self.stores(), &self.state, self.id(), |waits| progress.set_waits(waits)).await? {
+            Claimed::Found(artifact) => return self.found(&artifact).await,
             Claimed::Held(job, held) => (job, held),
         };
         let write = |number: u64| async move {
@@ -126,30 +129,6 @@ impl Job {
             self.commit(job, &parts).await
         };
         held.while_alive(work).await
-    }
-
-    /// Claims the job, or waits until another process has finished it.
-    async fn claim(&self, progress: &JobProgress) -> Result<Claimed<'_>> {
-        let job = match &self.state {
-            JobState::Committed(artifact) => return Ok(Claimed::Found(self.found(artifact).await?)),
-            JobState::Open(job) => job,
-        };
-        let id = self.id();
-        let holder = artifact::holder_name(random_id()?);
-        loop {
-            let wait = |duration| -> futures::future::BoxFuture<'static, ()> {
-                progress.set_waits(true);
-                Box::pin(tokio::time::sleep(duration))
-            };
-            if let Some(claim) = job.claim(&holder, &wait).await? {
-                progress.set_waits(false);
-                return Ok(Claimed::Held(job, Held(Some(claim))));
-            }
-            tracing::info!(job = id, url = job.url(), "another process writes the same files; waiting for it");
-            if let JobState::Committed(artifact) = artifact::Job::open(self.stores(), job.url(), id).await? {
-                return Ok(Claimed::Found(self.found(&artifact).await?));
-            }
-        }
     }
 
     async fn commit(&self, job: &artifact::Job, parts: &BTreeMap<u64, Part>) -> Result<Materialized> {
@@ -201,61 +180,6 @@ impl Job {
             folders: Arc::clone(&self.files.partitions.folder_schema),
             sources,
             costs: write::total_costs(parts.values().map(|part| &part.costs)),
-        }
-    }
-}
-
-/// A job that this process may write, or that is done.
-enum Claimed<'a> {
-    Held(&'a artifact::Job, Held),
-    Found(Materialized),
-}
-
-/// A claim that is released when this is dropped, so that an interrupted job can be resumed at once. After a commit
-/// there is nothing to release.
-struct Held(Option<Claim>);
-
-impl Held {
-    /// Gives signs of life while `work` is done. A claim that another process took is no reason to stop: the commit
-    /// decides.
-    async fn while_alive<T>(mut self, work: impl Future<Output = Result<T>>) -> Result<T> {
-        // The store may take long for a sign of life. The work must not wait for it.
-        let done = tokio::select! {
-            biased;
-            done = work => done,
-            never = self.give_signs() => match never {},
-        };
-        if done.is_ok() {
-            self.0 = None;
-        }
-        done
-    }
-
-    async fn give_signs(&mut self) -> Infallible {
-        while let Some(claim) = &mut self.0 {
-            tokio::time::sleep(artifact::BEAT).await;
-            match claim.beat().await {
-                Ok(true) => {}
-                Ok(false) => {
-                    tracing::warn!("another process writes the same files");
-                    self.0 = None;
-                }
-                Err(error) => tracing::warn!(%error, "cannot give a sign of life; retrying"),
-            }
-        }
-        std::future::pending().await
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        let runtime = tokio::runtime::Handle::try_current();
-        if let (Some(claim), Ok(runtime)) = (self.0.take(), runtime) {
-            runtime.spawn(async move {
-                if let Err(error) = claim.release().await {
-                    tracing::debug!(%error, "a claim could not be released");
-                }
-            });
         }
     }
 }

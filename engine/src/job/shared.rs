@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::files::JobFiles;
 use super::partitions::Partitions;
 use super::plan::JobPlan;
-use super::{Claimed, Job, JobProgress, Materialized, file_memory_bytes, output_format, short_hash};
+use super::{Claimed, Job, JobProgress, Materialized, claim, file_memory_bytes, output_format, short_hash};
 use crate::error::{Error, Result};
 use crate::feed::{CostMeter, Feed};
 
@@ -79,8 +79,8 @@ impl Job {
     where
         Written: Future<Output = Result<()>>,
     {
-        let (job, held) = match self.claim(progress).await? {
-            Claimed::Found(done) => return Ok(done),
+        let (job, held) = match claim(self.stores(), &self.state, self.id(), |waits| progress.set_waits(waits)).await? {
+            Claimed::Found(artifact) => return self.found(&artifact).await,
             Claimed::Held(job, held) => (job, held),
         };
         let work = async {

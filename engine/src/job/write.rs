@@ -6,17 +6,16 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use arrow::array::RecordBatch;
-use bytes::Bytes;
-use forebay_storage::artifact::{self, DataFile, Part};
-use forebay_storage::writers::FileWriter;
+use forebay_storage::artifact::{self, Part};
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::JobProgress;
 use super::files::JobFiles;
+use super::output_file::OpenFile;
 use super::window_samples::WindowSamples;
 use crate::compile::BadRow;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::feed::{FeedCosts, Step};
 
 /// The most different reasons of bad rows that a part's record lists, and the most characters of one.
@@ -28,44 +27,6 @@ pub(super) fn total_costs<'a>(parts: impl Iterator<Item = &'a Value>) -> Value {
     let mut total = FeedCosts::default();
     parts.filter_map(|costs| FeedCosts::deserialize(costs).ok()).for_each(|costs| total.add(costs));
     serde_json::to_value(total).expect("plain data becomes JSON")
-}
-
-/// A file that has rows.
-struct Open {
-    /// `None` while it encodes, and after it has failed.
-    writer: Option<Box<dyn FileWriter>>,
-    /// `None` once it is complete.
-    file: Option<DataFile>,
-    rows: u64,
-}
-
-impl Open {
-    async fn complete(mut self, job: &artifact::Job, number: u64) -> Result<artifact::ArtifactFile> {
-        let file = self.file.take().expect("it is completed once");
-        Ok(job.complete(number, file, self.rows).await?)
-    }
-
-    async fn abort(mut self) {
-        if let Some(file) = self.file.take() {
-            abort(file).await;
-        }
-    }
-}
-
-async fn abort(file: DataFile) {
-    if let Err(error) = file.abort().await {
-        tracing::debug!(%error, "an unfinished file could not be given up");
-    }
-}
-
-impl Drop for Open {
-    /// Gives up an unfinished file whose task was cancelled.
-    fn drop(&mut self) {
-        let runtime = tokio::runtime::Handle::try_current();
-        if let (Some(file), Ok(runtime)) = (self.file.take(), runtime) {
-            runtime.spawn(abort(file));
-        }
-    }
 }
 
 impl JobFiles {
@@ -88,7 +49,7 @@ impl JobFiles {
         job: &artifact::Job,
         number: u64,
         progress: &JobProgress,
-        open: &mut BTreeMap<String, Open>,
+        open: &mut BTreeMap<String, OpenFile>,
     ) -> Result<Part> {
         let core = self.feed.core();
         let windows = self.plan.windows_of(u32::try_from(number).unwrap_or(u32::MAX));
@@ -111,8 +72,7 @@ impl JobFiles {
                             file.insert(begun)
                         }
                     };
-                    file.rows += rows_of(&batches);
-                    bytes += self.write(file, batches, false).await?;
+                    bytes += file.write(&core.executor, self.feed.meter(), batches, false).await?;
                 }
                 self.partitions.check_count(open.len())?;
             }
@@ -128,9 +88,9 @@ impl JobFiles {
         let (mut files, mut facts) = (Vec::new(), Value::Null);
         while let Some(mut entry) = open.first_entry() {
             let file = entry.get_mut();
-            progress.add(0, 0, self.write(file, Vec::new(), true).await?);
+            progress.add(0, 0, file.write(&core.executor, self.feed.meter(), Vec::new(), true).await?);
             // Formats with facts have one file.
-            facts = file.writer.as_ref().map_or(Value::Null, |writer| writer.facts());
+            facts = file.facts();
             let file = entry.remove();
             let begun = Instant::now();
             files.push(file.complete(job, number).await?);
@@ -142,55 +102,15 @@ impl JobFiles {
     }
 
     /// Begins a file of rows of part `number` in a folder.
-    fn begin(&self, job: &artifact::Job, number: u64, folder: &str) -> Result<Open> {
+    fn begin(&self, job: &artifact::Job, number: u64, folder: &str) -> Result<OpenFile> {
         let writer = self.format.writer(&self.partitions.file_schema, &format!("{number:06}-"))?;
         let file = job.create(&format!("{folder}part-{number:06}"), self.format.extension())?;
-        Ok(Open { writer: Some(writer), file: Some(file), rows: 0 })
-    }
-
-    /// Encodes rows on the session's threads, and also the end of the file if `ends`. Stores the bytes, and returns
-    /// their number.
-    async fn write(&self, open: &mut Open, batches: Vec<RecordBatch>, ends: bool) -> Result<u64> {
-        let mut writer = open.writer.take().expect("nothing is written after an error");
-        let meter = self.feed.meter().clone();
-        let mut task = self.feed.core().executor.spawn(async move {
-            let begun = Instant::now();
-            let mut encoded = Vec::new();
-            for batch in &batches {
-                writer.write(batch)?;
-                encoded.extend(taken(&mut *writer)?);
-            }
-            if ends {
-                writer.finish()?;
-                encoded.extend(taken(&mut *writer)?);
-            }
-            meter.count(Step::Encoding, begun);
-            Ok::<_, Error>((writer, encoded))
-        });
-        let (writer, encoded) = task.join().await??;
-        open.writer = Some(writer);
-        let begun = Instant::now();
-        let mut bytes = 0;
-        for encoded in encoded {
-            bytes += encoded.len() as u64;
-            open.file.as_mut().expect("it is not complete").write(encoded).await?;
-        }
-        self.feed.meter().count(Step::Storing, begun);
-        Ok(bytes)
+        Ok(OpenFile::new(writer, file))
     }
 }
 
 fn rows_of(batches: &[RecordBatch]) -> u64 {
     batches.iter().map(|batch| batch.num_rows() as u64).sum()
-}
-
-/// The bytes that a writer has ready.
-fn taken(writer: &mut dyn FileWriter) -> Result<Vec<Bytes>> {
-    let mut ready = Vec::new();
-    while let Some(bytes) = writer.take()? {
-        ready.push(bytes);
-    }
-    Ok(ready)
 }
 
 /// How many rows were bad for which reason, the most frequent ones.

@@ -33,6 +33,8 @@ impl Session {
             root: self.root.clone(),
             memory: self.memory,
             batch: self.batch.clone(),
+            runs_stages: self.runs_stages,
+            stage_progress: Arc::clone(&self.stage_progress),
             piece_caches: Arc::clone(&self.piece_caches),
             sql_rows_max: self.sql_rows_max,
         }

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use super::Session;
 use super::catalog::Catalog;
 use super::piece_caches::PieceCaches;
-use crate::batch::BatchLimits;
+use crate::batch::{BatchLimits, StageProgress};
 use crate::error::{Error, Result};
 use crate::executor::{Executor, Threads};
 use crate::feed::OpenFeeds;
@@ -28,6 +28,7 @@ pub struct SessionBuilder {
     lookup_memory_bytes: Option<u64>,
     batch_memory_limit: Option<u64>,
     spill_folder: Option<String>,
+    no_precompute: bool,
     cache_folder: Option<String>,
     cache_limit: u64,
     sql_rows_max: u64,
@@ -47,6 +48,7 @@ impl Session {
             lookup_memory_bytes: None,
             batch_memory_limit: None,
             spill_folder: None,
+            no_precompute: false,
             cache_folder: None,
             cache_limit: 0,
             sql_rows_max: 0,
@@ -66,7 +68,7 @@ impl SessionBuilder {
     #[must_use]
     pub fn options(self, options: SessionOptions) -> Self {
         let SessionOptions { threads, cpu_limit, memory_limit, window_memory_limit, lookup_memory_limit, .. } = options;
-        let SessionOptions { batch_memory_limit, spill_folder, .. } = options;
+        let SessionOptions { batch_memory_limit, spill_folder, no_precompute, .. } = options;
         let SessionOptions { base, root, cache_folder, cache_limit, sql_rows_limit, .. } = options;
         Self {
             threads: threads.or(self.threads),
@@ -79,6 +81,7 @@ impl SessionBuilder {
             lookup_memory_bytes: lookup_memory_limit.or(self.lookup_memory_bytes),
             batch_memory_limit: batch_memory_limit.or(self.batch_memory_limit),
             spill_folder: spill_folder.or(self.spill_folder),
+            no_precompute: no_precompute.unwrap_or(self.no_precompute),
             cache_folder: cache_folder.or(self.cache_folder),
             cache_limit: cache_limit.unwrap_or(self.cache_limit),
             sql_rows_max: sql_rows_limit.unwrap_or(self.sql_rows_max),
@@ -163,6 +166,8 @@ impl SessionBuilder {
                 memory_bytes: self.batch_memory_limit.unwrap_or_else(batch_memory_bytes),
                 spill_folder: self.spill_folder.map(absolute).transpose()?.map(PathBuf::from),
             },
+            runs_stages: !self.no_precompute,
+            stage_progress: Arc::new(StageProgress::default()),
             memory: FeedMemory::of(self.memory_limit, self.window_memory_bytes, self.lookup_memory_bytes),
             piece_caches: Arc::new(PieceCaches::new(self.cache_folder, self.cache_limit)),
             sql_rows_max: self.sql_rows_max,

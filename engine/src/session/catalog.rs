@@ -13,8 +13,9 @@ use datafusion::prelude::SessionContext;
 use forebay_storage::Dataset;
 use parking_lot::{Mutex, RwLock};
 
-use crate::compile::{FeedTable, HIDDEN};
+use crate::compile::FeedTable;
 use crate::error::{Error, ErrorKind, Result};
+use crate::feed::TableColumns;
 use crate::function::{Function, FunctionUdf};
 use crate::pipeline::Pipeline;
 
@@ -55,8 +56,12 @@ impl Catalog {
         self.context.state()
     }
 
-    /// DataFusion with this catalog's functions, and with `tables` as its only tables.
-    pub(super) fn state_over(&self, tables: &BTreeMap<String, Dataset>) -> Result<SessionState> {
+    /// DataFusion with this catalog's functions, and with `tables` and those of these `columns` as its only tables.
+    pub(super) fn state_over(
+        &self,
+        tables: &BTreeMap<String, Dataset>,
+        columns: &[TableColumns],
+    ) -> Result<SessionState> {
         let state = self.context.state();
         let config = state.config().clone();
         let state = SessionStateBuilder::new_from_existing(state)
@@ -64,8 +69,9 @@ impl Catalog {
             .with_catalog_list(Arc::new(MemoryCatalogProviderList::new()))
             .build();
         let context = SessionContext::new_with_state(state);
-        for (table, dataset) in tables {
-            let provider = FeedTable::new(table, Arc::clone(dataset.schema()));
+        let columns = columns.iter().map(|TableColumns { table, schema }| (table, schema));
+        for (table, schema) in tables.iter().map(|(table, dataset)| (table, dataset.schema())).chain(columns) {
+            let provider = FeedTable::new(table, Arc::clone(schema));
             context.register_table(reference(table), Arc::new(provider))?;
         }
         Ok(context.state())
@@ -180,6 +186,14 @@ impl Catalog {
         drop(replaced);
     }
 
+    /// Replaces `pipeline` by the same one with the results of its stages, unless it was replaced meanwhile.
+    pub(super) fn set_ready(&self, pipeline: &Arc<Pipeline>, ready: Pipeline) {
+        let mut pipelines = self.pipelines.write();
+        if let Some(now) = pipelines.get_mut(pipeline.name()).filter(|now| Arc::ptr_eq(now, pipeline)) {
+            *now = Arc::new(ready);
+        }
+    }
+
     /// Removes the pipeline `name`. Returns whether it existed.
     pub(super) fn remove_pipeline(&self, name: &str) -> bool {
         let broken = self.broken.write().pipelines.remove(name);
@@ -253,9 +267,12 @@ impl Catalog {
     }
 }
 
+/// The beginning of the names of columns that Forebay adds.
+const RESERVED: &str = "__forebay_";
+
 /// Refuses columns with reserved names.
 pub(super) fn check_columns(dataset: &Dataset) -> Result<()> {
-    match HIDDEN.into_iter().find(|name| dataset.schema().index_of(name).is_ok()) {
+    match dataset.schema().fields().iter().map(|field| field.name()).find(|name| name.starts_with(RESERVED)) {
         Some(taken) => Err(Error::invalid(format!("column \"{taken}\" has a name that is reserved by Forebay"))),
         None => Ok(()),
     }

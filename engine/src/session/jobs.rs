@@ -32,6 +32,7 @@ impl Session {
     /// Those of [`job`](Self::job). `Invalid` if the query calls random operators, whose results would be the same in
     /// every epoch.
     pub async fn cached(&self, name: &str) -> Result<Materialized> {
+        self.prepare(name).await?;
         let feed = self.open(name, &FeedOptions { shuffle: Some(false), ..FeedOptions::default() })?;
         let calls = feed.uncacheable_calls();
         if !calls.is_empty() {
@@ -68,6 +69,7 @@ impl Session {
     }
 
     async fn job_of(&self, pipeline: Arc<Pipeline>, feed: &FeedOptions, to: &str, options: &JobOptions) -> Result<Job> {
+        let pipeline = self.ready(&pipeline).await?.map_or(pipeline, Arc::new);
         let feed = self.open_pipeline(pipeline, feed)?;
         Job::open(feed, to, options, self.memory.windows_bytes).await
     }

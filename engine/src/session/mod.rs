@@ -12,6 +12,7 @@ mod outputs;
 mod piece_caches;
 mod queries;
 mod specs;
+mod stages;
 mod statements;
 mod trials;
 
@@ -29,12 +30,13 @@ use catalog::Catalog;
 use forebay_protocol::{CacheMode, FeedOptions, FeedSettings};
 pub use outputs::Output;
 use piece_caches::PieceCaches;
+pub use stages::{KeptStage, StageState};
 pub(crate) use statements::misplaced;
 
-use crate::batch::BatchLimits;
-use crate::error::Result;
+use crate::batch::{BatchLimits, StageProgress};
+use crate::error::{Error, ErrorKind, Result};
 use crate::executor::Executor;
-use crate::explain::Explanation;
+use crate::explain::{Explanation, FeedExplanation};
 use crate::feed::{Feed, FeedParts, FeedSpec, OpenFeeds, WindowStore};
 use crate::function::Function;
 use crate::memory::FeedMemory;
@@ -56,6 +58,9 @@ pub struct Session {
     root: String,
     memory: FeedMemory,
     batch: BatchLimits,
+    /// Whether it runs stages whose rows are not kept.
+    runs_stages: bool,
+    stage_progress: Arc<StageProgress>,
     piece_caches: Arc<PieceCaches>,
     /// The most rows of a [`TablePreview`](crate::TablePreview).
     pub(crate) sql_rows_max: u64,
@@ -155,10 +160,10 @@ impl Session {
         WindowStore::new(Arc::clone(&self.executor), chunk_limit_bytes)
     }
 
-    /// Opens pipeline `name` as a feed.
+    /// Opens pipeline `name` as a feed. If its query needs whole tables, [`prepare`](Self::prepare) it before.
     ///
     /// # Errors
-    /// `NotFound` for an unknown pipeline, `Invalid` for contradictory options or a dataset without rows, and the error
+    /// `NotFound` for an unknown pipeline, `Conflict` for one that is not prepared, `Invalid` for contradictory options or a dataset without rows, and the error
     /// of a table that could not be opened.
     pub fn open(&self, name: &str, options: &FeedOptions) -> Result<Feed> {
         self.open_pipeline(self.pipeline(name)?, options)
@@ -189,6 +194,11 @@ impl Session {
         root: &str,
         columns: Option<&[String]>,
     ) -> Result<Feed> {
+        if !pipeline.is_ready() {
+            let stages: Vec<&str> = pipeline.stages().iter().map(|stage| stage.name.as_str()).collect();
+            let message = format!("\"{}\" cannot be opened before {} have run", pipeline.name(), stages.join(", "));
+            return Err(Error::new(ErrorKind::Conflict, message).with_hint("prepare the pipeline first"));
+        }
         let pieces = match cache {
             CacheMode::Source => Some(self.piece_caches.of_root(root)?),
             // Without a local disk, there is one choice less.
@@ -211,15 +221,20 @@ impl Session {
         })
     }
 
-    /// Explains how pipeline `name` will run.
+    /// Explains how pipeline `name` will run. Runs no stage.
     ///
     /// # Errors
     /// Those of [`open`](Self::open).
     pub async fn explain(&self, name: &str, options: &FeedOptions) -> Result<Explanation> {
+        let stages = self.stages(name).await?;
+        if stages.iter().any(|stage| stage.kept.is_none()) {
+            return Ok(Explanation { pipeline: name.to_owned(), stages, feed: None });
+        }
+        self.prepare(name).await?;
         let (pipeline, feed) = (self.pipeline(name)?, self.open(name, options)?);
-        let mut explanation = Explanation::new(&pipeline, &feed);
-        explanation.bytes = feed.bytes_to_read().await?;
-        explanation.cache = feed.explain_cache().await?;
-        Ok(explanation)
+        let mut explained = FeedExplanation::new(&pipeline, &feed);
+        explained.bytes = feed.bytes_to_read().await?;
+        explained.cache = feed.explain_cache().await?;
+        Ok(Explanation { pipeline: pipeline.name().to_owned(), stages, feed: Some(explained) })
     }
 }

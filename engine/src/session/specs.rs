@@ -74,8 +74,9 @@ impl Session {
             tables.insert(table.name.to_owned(), dataset);
         }
         let definition = spec.definition()?;
-        let state = self.catalog.state_over(&tables)?;
-        let compiled = Pipeline::compile(&definition, Audience::Trainer, &tables, spec.base.as_ref(), &state).await;
+        let state = self.catalog.state_over(&tables, &spec.stage_tables)?;
+        let (results, base) = (spec.results(&tables)?, spec.base.as_ref());
+        let compiled = Pipeline::compile(&definition, Audience::Trainer, &tables, Some(&results), base, &state).await;
         let pipeline = compiled.map_err(|refusal| spec.uncompiled(refusal))?;
         spec.check_opened(&pipeline)?;
         Ok(pipeline)

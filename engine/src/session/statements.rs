@@ -120,7 +120,11 @@ impl Session {
 
     async fn compile(&self, definition: &PipelineDefinition) -> Result<Pipeline, Refusal> {
         let tables = self.catalog.tables();
-        Pipeline::compile(definition, Audience::User, &tables, &self.base, &self.catalog.state()).await
+        let state = self.catalog.state();
+        let pipeline = Pipeline::compile(definition, Audience::User, &tables, None, &self.base, &state).await?;
+        // Refuses what must not be kept now, and not when the pipeline is opened.
+        self.table_stages(&pipeline)?;
+        Ok(pipeline)
     }
 
     async fn statement(&self, statement: Statement) -> Result<Output, Failure> {

@@ -19,6 +19,7 @@ impl Session {
     pub async fn trial(&self, name: &str, options: &FeedOptions, seconds: f64) -> Result<Trial> {
         let auto = Some(CacheMode::Auto);
         let options = FeedOptions { on_error: Some(OnError::Skip), cache: auto, ..options.clone() };
+        self.prepare(name).await?;
         let feed = self.open(name, &options)?;
         let core = Arc::clone(feed.core());
         let mut candidates = feed.candidates().to_vec();

@@ -141,16 +141,19 @@ declare_options! {
         /// Memory for all tables that one feed joins; a feed that needs more is refused.
         lookup_memory_limit: u64 = { kind: OptionKind::Memory, default: Some("1GiB"), guide: Some(JOINS), }
 
-        /// Memory for a query over whole tables; by default half of what the process may use.
+        /// Memory for a query or a stage over whole tables; by default half of what the process may use.
         batch_memory_limit: u64 = { kind: OptionKind::Memory, guide: Some(QUERIES), }
 
-        /// Folder of the local disk for rows of such a query that do not fit in memory; that of temporary files by
+        /// Folder of the local disk for rows of such a query or stage that do not fit in memory; that of temporary files by
         /// default.
         spill_folder: String = {
             kind: OptionKind::Folder,
             environment: Some("FOREBAY_SPILL_FOLDER"),
             guide: Some(QUERIES),
         }
+
+        /// Refuses to run stages over whole tables: a pipeline that needs one is opened only if its rows are kept.
+        no_precompute: bool = { kind: OptionKind::Switch, default: Some("false"), guide: Some(STAGES), }
 
         /// Folder of the local disk for what cache = 'source' keeps; "source" below the root by default.
         cache_folder: String = { kind: OptionKind::Folder, environment: Some("FOREBAY_CACHE_FOLDER"), guide: Some(SOURCE), }
@@ -171,6 +174,7 @@ declare_options! {
 const WINDOWS: (&str, &str) = ("windows", "guide.md#windows-how-well-it-shuffles-how-much-memory-it-takes");
 const UNDER_WAY: (&str, &str) = ("work under way", "guide.md#what-a-process-does-by-itself");
 const QUERIES: (&str, &str) = ("queries", "guide.md#look-at-whole-tables-select");
+const STAGES: (&str, &str) = ("stages over whole tables", "guide.md#whole-tables-in-a-pipeline");
 const CACHE: (&str, &str) = ("the cache", "guide.md#the-cache-nothing-is-computed-twice");
 const ORDER: (&str, &str) = ("the order of operators", "guide.md#the-order-of-operators");
 const SOURCE: (&str, &str) = ("remote files", "guide.md#remote-files-on-the-local-disk");

@@ -1,7 +1,7 @@
-//! Functions that a feed cannot call: aggregates and window functions, clocks, and random generators with state.
+//! Functions that a feed cannot call: clocks, and random generators with state.
 //!
-//! A session's functions declare their volatility and whether they are aggregates. The names listed here are refused
-//! for the same reasons in sessions that do not have them, because the error "not found" would mislead.
+//! A session's functions declare their volatility. The names listed here are refused for the same reasons in sessions
+//! that do not have them, because the error "not found" would mislead.
 
 use datafusion::logical_expr::Volatility;
 use datafusion::sql::sqlparser::ast::{
@@ -9,9 +9,7 @@ use datafusion::sql::sqlparser::ast::{
 };
 use forebay_operators::{Descriptor, Determinism, LENGTHENING, OPERATORS, TEXT_LENGTH_MAX, length_unit};
 
-use super::search::{
-    AGGREGATE_HINT, ALL_ROWS, BEFOREHAND, OF_A_PIPELINE, SUBQUERY_HINT, Search, UNNEST_HINT, second_table, window,
-};
+use super::search::{OF_A_PIPELINE, Search, UNNEST_HINT};
 use crate::{Place, calls};
 
 impl Search<'_> {
@@ -20,12 +18,7 @@ impl Search<'_> {
         // In some clauses (PIVOT) the parser drops the places of names.
         let place = Place::start(function.name.span()).or_else(|| self.tokens.next(self.here, &[&name]));
         let place = place.unwrap_or(self.here);
-        if function.over.is_some() && self.is_feed() {
-            return self.refuse(function.name.span(), &["OVER"], &window("OVER"), BEFOREHAND);
-        }
-        if matches!(function.args, FunctionArguments::Subquery(_)) && self.is_feed() {
-            return self.refuse_at(place, &second_table("a subquery in an expression"), SUBQUERY_HINT);
-        }
+        self.needs_tables |= function.over.is_some() || matches!(function.args, FunctionArguments::Subquery(_));
         // `calls` checks an operator's call against its descriptor.
         if let Some(operator) = calls::operator(&function.name) {
             match operator.determinism {
@@ -86,27 +79,18 @@ impl Search<'_> {
             );
         }
         let scalar = self.state.scalar_functions().get(name);
-        if !self.is_feed() {
-            if !matches!(function.parameters, FunctionArguments::None) || (scalar.is_some() && has_clauses(function)) {
-                let message = format!("a clause of \"{name}\" would be silently ignored");
-                self.refuse_at(place, &message, "only aggregates and window functions have DISTINCT, FILTER, OVER, …");
-            }
-            return;
-        }
-        if scalar.is_some_and(|function| function.signature().volatility != Volatility::Immutable) {
+        if self.is_feed() && scalar.is_some_and(|call| call.signature().volatility != Volatility::Immutable) {
             return self.refuse_at(
                 place,
                 &format!("\"{name}\" depends on more than its arguments, and a feed must reproduce its rows"),
                 "leave it out",
             );
         }
-        let aggregate = AGGREGATES.contains(&name) || self.state.aggregate_functions().contains_key(name);
-        if scalar.is_none() && (aggregate || function.filter.is_some() || !function.within_group.is_empty()) {
-            return self.refuse_at(place, &format!("the aggregate \"{name}\" {ALL_ROWS}"), AGGREGATE_HINT);
+        if !matches!(function.parameters, FunctionArguments::None) || (scalar.is_some() && has_clauses(function)) {
+            let message = format!("a clause of \"{name}\" would be silently ignored");
+            self.refuse_at(place, &message, "only aggregates and window functions have DISTINCT, FILTER, OVER, …");
         }
-        if scalar.is_none() && self.state.window_functions().contains_key(name) {
-            self.refuse_at(place, &window(&format!("\"{name}\"")), BEFOREHAND);
-        }
+        self.needs_tables |= scalar.is_none() && self.state.aggregate_functions().contains_key(name);
     }
 }
 
@@ -157,7 +141,3 @@ const CLOCKS: &[&str] = &[
 
 /// Functions that draw from a stateful generator.
 const RANDOM: &[&str] = &["random", "rand", "uuid", "gen_random_uuid", "newid"];
-
-/// Aggregates, for sessions that do not have them.
-const AGGREGATES: &[&str] =
-    &["count", "sum", "min", "max", "avg", "mean", "median", "stddev", "var", "array_agg", "string_agg"];

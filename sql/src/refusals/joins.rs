@@ -8,24 +8,25 @@ use std::ops::ControlFlow;
 use datafusion::sql::sqlparser::ast::{
     BinaryOperator, Expr, Function, Ident, Join, JoinConstraint, JoinOperator, Query, Select, SelectItem, SetExpr,
     Spanned, TableFactor, TableWithJoins, UnaryOperator, Visit, Visitor,
+    visit_expressions,
 };
 use forebay_operators::Determinism;
 
 use super::search::{JOIN_HINT, Search};
 use crate::{Place, calls};
 
-/// Maximum number of joins in one FROM. Each join adds a level of nesting to the plan.
-const JOINS_MAX: usize = 8;
-const JOINS_MAX_OF_ROWS: usize = 32;
+/// The most joins in one FROM. Each adds a level of nesting to the plan.
+const JOINS_MAX: usize = 32;
+/// The same, of joins that are looked up. Each adds a layer to the feed.
+const LOOKUPS_MAX: usize = 8;
 
-const ON_HINT: &str = "write `FROM table JOIN other ON table.id = other.id`, or `USING (id)`";
-const SIDES_HINT: &str = "swap the tables: samples are rows of the first one, and the others are looked up by key";
-const RIGHT_HINT: &str = "join a table, or `(SELECT columns FROM table WHERE …)`; compute the rest beforehand";
+const RIGHT_HINT: &str = "draw in the SELECT around the join";
 
 impl Search<'_> {
     pub(super) fn joins(&mut self, item: &TableWithJoins) {
         item.joins.iter().for_each(|join| self.join(join));
-        let most = if self.is_feed() { JOINS_MAX } else { JOINS_MAX_OF_ROWS };
+        let are_lookups = self.is_feed() && !self.needs_tables;
+        let most = if are_lookups { LOOKUPS_MAX } else { JOINS_MAX };
         if let Some(join) = item.joins.get(most) {
             let message = format!("more than {most} joins in one FROM");
             self.refuse_before(join.relation.span(), &["JOIN"], &message, JOIN_HINT);
@@ -54,78 +55,30 @@ impl Search<'_> {
         }
     }
 
+    /// Refuses a join for which DataFusion would return wrong keys, or that it does not know.
     pub(super) fn join(&mut self, join: &Join) {
-        let Join { relation, global, join_operator } = join;
-        if !self.is_feed() && !global {
-            return self.join_of_rows(join);
-        }
-        let refused = match join_operator {
-            _ if *global => Some(("GLOBAL would be silently ignored", "leave it out")),
-            JoinOperator::Join(constraint)
-            | JoinOperator::Inner(constraint)
-            | JoinOperator::Left(constraint)
-            | JoinOperator::LeftOuter(constraint)
-            | JoinOperator::LeftSemi(constraint)
-            | JoinOperator::LeftAnti(constraint) => match constraint {
-                JoinConstraint::Using(_) => None,
-                JoinConstraint::On(condition) if has_equality(condition) => None,
-                JoinConstraint::On(_) => {
-                    Some(("a join needs an equality between columns of both tables, and this one has none", ON_HINT))
-                }
-                JoinConstraint::Natural => {
-                    Some(("NATURAL JOIN would change with the columns of the tables", "name them: `USING (id)`"))
-                }
-                JoinConstraint::None => Some((PAIRS, ON_HINT)),
-            },
-            JoinOperator::CrossJoin(_) | JoinOperator::StraightJoin(_) => Some((PAIRS, ON_HINT)),
-            JoinOperator::Right(_) | JoinOperator::RightOuter(_) => {
-                Some(("RIGHT JOIN keeps the rows of the second table", SIDES_HINT))
-            }
-            JoinOperator::RightSemi(_) | JoinOperator::RightAnti(_) => {
-                Some(("this join returns rows of the second table", SIDES_HINT))
-            }
-            JoinOperator::FullOuter(_) => {
-                Some(("FULL JOIN keeps rows of the second table that match no sample", JOIN_HINT))
-            }
-            JoinOperator::Semi(_)
-            | JoinOperator::Anti(_)
-            | JoinOperator::CrossApply
-            | JoinOperator::OuterApply
-            | JoinOperator::AsOf { .. }
-            | JoinOperator::ArrayJoin
-            | JoinOperator::LeftArrayJoin
-            | JoinOperator::InnerArrayJoin => {
-                Some(("joins are JOIN, LEFT JOIN, LEFT SEMI JOIN and LEFT ANTI JOIN", JOIN_HINT))
-            }
-        };
-        if let Some((message, hint)) = refused {
-            self.refuse_before(relation.span(), &["JOIN"], message, hint);
-        }
-        match relation {
-            TableFactor::Table { args: None, .. } => {}
-            TableFactor::Derived { lateral: false, subquery, .. } => self.right_side(subquery),
-            // These are refused elsewhere.
-            TableFactor::Derived { .. } | TableFactor::UNNEST { .. } => {}
-            _ => {
-                let place = Place::start(relation.span()).unwrap_or(self.here);
-                self.refuse_at(place, "the second table of a join must be a table, which is read whole", RIGHT_HINT);
-            }
-        }
-    }
-
-    /// Refuses a join of whole tables for which DataFusion would return wrong keys, or that it does not know.
-    fn join_of_rows(&mut self, join: &Join) {
         use JoinOperator as Join;
 
+        let is_feed = self.is_feed();
+        let unnamed = |constraint: &JoinConstraint| match constraint {
+            JoinConstraint::Natural if is_feed => {
+                Some(("NATURAL JOIN would change with the columns of the tables", "name them: `USING (id)`"))
+            }
+            JoinConstraint::None => {
+                let pairs = "a join without a condition returns every pair of rows";
+                Some((pairs, "write CROSS JOIN if all pairs are meant, or `ON a.id = b.id`"))
+            }
+            _ => None,
+        };
         let keeps_right = |constraint: &JoinConstraint| match constraint {
             JoinConstraint::Using(_) | JoinConstraint::Natural => Some((
                 "a key of USING or NATURAL would be null for rows that only the second table has",
                 "write `ON a.id = b.id`, and `coalesce(a.id, b.id)` for the key",
             )),
-            JoinConstraint::None => Some((PAIRS, "write CROSS JOIN if all pairs are meant, or `ON a.id = b.id`")),
-            JoinConstraint::On(_) => None,
+            other => unnamed(other),
         };
         let refused = match &join.join_operator {
+            _ if join.global => Some(("GLOBAL would be silently ignored", "leave it out")),
             Join::CrossJoin(_) => None,
             Join::Join(constraint)
             | Join::Inner(constraint)
@@ -134,9 +87,7 @@ impl Search<'_> {
             | Join::LeftSemi(constraint)
             | Join::LeftAnti(constraint)
             | Join::RightSemi(constraint)
-            | Join::RightAnti(constraint) => {
-                matches!(constraint, JoinConstraint::None).then(|| keeps_right(constraint)).flatten()
-            }
+            | Join::RightAnti(constraint) => unnamed(constraint),
             Join::Right(constraint) | Join::RightOuter(constraint) | Join::FullOuter(constraint) => {
                 keeps_right(constraint)
             }
@@ -145,13 +96,23 @@ impl Search<'_> {
         if let Some((message, hint)) = refused {
             self.refuse_before(join.relation.span(), &["JOIN"], message, hint);
         }
+        self.needs_tables |= !is_lookup(&join.join_operator);
+        match &join.relation {
+            TableFactor::Table { args: None, .. } => {}
+            TableFactor::Derived { lateral: false, subquery, .. } => self.right_side(subquery),
+            _ => self.needs_tables = true,
+        }
     }
 
-    /// Refuses clauses that the query of a second table must not have.
+    /// Refuses functions that the query of a second table must not call.
     fn right_side(&mut self, query: &Query) {
-        let mut found = Vec::new();
-        let _ = Visit::visit(query, &mut RightSide { found: &mut found, here: self.here });
-        for (place, message) in found {
+        if !self.is_feed() {
+            return;
+        }
+        let mut search = RightSide { found: Vec::new(), needs_tables: false, here: self.here };
+        let _ = Visit::visit(query, &mut search);
+        self.needs_tables |= search.needs_tables;
+        for (place, message) in search.found {
             self.refuse_at(place, message, RIGHT_HINT);
         }
     }
@@ -166,23 +127,50 @@ impl Search<'_> {
         }
     }
 
-    /// Refuses a subquery that is not a condition of a SELECT, and clauses that such a condition must not have.
+    /// Records all subqueries in a condition of a SELECT.
+    pub(super) fn conditions(&mut self, condition: &Expr) {
+        let places = &mut self.conditions;
+        let _ = visit_expressions(condition, |expr| {
+            if let Expr::Exists { subquery, .. } | Expr::InSubquery { subquery, .. } = expr {
+                places.extend(Place::start(subquery.span()));
+            }
+            ControlFlow::<()>::Continue(())
+        });
+    }
+
+    /// Refuses a subquery that is not in a condition, and finds out whether it is looked up.
     pub(super) fn membership(&mut self, expr: &Expr, query: &Query) {
         let place = Place::start(query.span()).unwrap_or(self.here);
-        let word = if matches!(expr, Expr::Exists { .. }) { "EXISTS" } else { "IN (SELECT …)" };
-        if !self.memberships.contains(&place) {
-            let message = format!("{word} must be a condition of WHERE, alone or combined with AND");
-            return self.refuse_at(place, &message, "write `WHERE id IN (SELECT id FROM other) AND …`");
+        let is_exists = matches!(expr, Expr::Exists { .. });
+        if !self.conditions.contains(&place) {
+            let word = if is_exists { "EXISTS" } else { "IN (SELECT …)" };
+            let message = format!("{word} must be in a condition: WHERE, HAVING or QUALIFY");
+            return self.refuse_at(place, &message, "for a value, write LEFT JOIN, and `other.id IS NOT NULL`");
         }
-        if matches!(expr, Expr::Exists { .. }) && !selection(query).is_some_and(has_equality) {
-            let message = "EXISTS needs an equality between columns of both tables, and this one has none";
-            return self.refuse_at(place, message, "write `EXISTS (SELECT * FROM other WHERE other.id = table.id)`");
-        }
+        let is_looked_up =
+            self.memberships.contains(&place) && (!is_exists || selection(query).is_some_and(has_equality));
+        self.needs_tables |= !is_looked_up;
         self.right_side(query);
     }
 }
 
-const PAIRS: &str = "a join without a condition returns every pair of rows";
+/// Whether rows of the second table can be looked up by keys.
+fn is_lookup(operator: &JoinOperator) -> bool {
+    let (JoinOperator::Join(constraint)
+    | JoinOperator::Inner(constraint)
+    | JoinOperator::Left(constraint)
+    | JoinOperator::LeftOuter(constraint)
+    | JoinOperator::LeftSemi(constraint)
+    | JoinOperator::LeftAnti(constraint)) = operator
+    else {
+        return false;
+    };
+    match constraint {
+        JoinConstraint::Using(_) => true,
+        JoinConstraint::On(condition) => has_equality(condition),
+        JoinConstraint::Natural | JoinConstraint::None => false,
+    }
+}
 
 /// The qualifier of a table's columns, in DataFusion's case folding.
 fn name(factor: &TableFactor) -> Option<String> {
@@ -233,21 +221,19 @@ fn conjuncts(condition: &Expr) -> Vec<&Expr> {
     found
 }
 
-/// The functions that the second table of a join cannot call, because its rows are read once.
-struct RightSide<'a> {
-    found: &'a mut Vec<(Place, &'static str)>,
+/// The search through the query of a second table, whose rows are read once.
+struct RightSide {
+    found: Vec<(Place, &'static str)>,
+    needs_tables: bool,
     here: Place,
 }
 
-impl Visitor for RightSide<'_> {
+impl Visitor for RightSide {
     type Break = ();
 
     fn pre_visit_select(&mut self, select: &Select) -> ControlFlow<()> {
         self.here = Place::start(select.select_token.0.span).unwrap_or(self.here);
-        if let Some(join) = select.from.iter().find_map(|item| item.joins.first()) {
-            let place = Place::start(join.relation.span()).unwrap_or(self.here);
-            self.found.push((place, "a join inside the second table of a join"));
-        }
+        self.needs_tables |= select.from.iter().any(|item| !item.joins.is_empty());
         ControlFlow::Continue(())
     }
 
@@ -260,19 +246,16 @@ impl Visitor for RightSide<'_> {
     }
 
     fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
-        if let Expr::Function(function) = expr
-            && let Some(message) = not_of_a_right_side(function)
-        {
-            self.found.push((Place::start(function.name.span()).unwrap_or(self.here), message));
+        if let Expr::Function(function) = expr {
+            self.needs_tables |= function.name.to_string().eq_ignore_ascii_case("unnest");
+            let place = Place::start(function.name.span()).unwrap_or(self.here);
+            self.found.extend(not_of_a_right_side(function).map(|message| (place, message)));
         }
         ControlFlow::Continue(())
     }
 }
 
 fn not_of_a_right_side(function: &Function) -> Option<&'static str> {
-    if function.name.to_string().eq_ignore_ascii_case("unnest") {
-        return Some("UNNEST inside the second table of a join");
-    }
     match calls::operator(&function.name)?.determinism {
         Determinism::Deterministic | Determinism::WindowOrder => None,
         Determinism::KeyedRandom => Some("a random operator inside the second table of a join, which is read once"),

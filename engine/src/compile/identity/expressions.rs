@@ -8,7 +8,8 @@ use datafusion::logical_expr::{BinaryExpr, Case, Expr, Like, Operator, Subquery}
 use datafusion::scalar::ScalarValue;
 use forebay_operators::{ConstantKind, Parameter, ParameterKind};
 
-use super::form::{Form, without_form};
+use super::aggregates::over_rows;
+use super::form::Form;
 use super::nodes::node;
 use super::values::{field, metadata, value};
 use crate::function::FunctionUdf;
@@ -143,7 +144,7 @@ fn condition(form: &mut Form, expr: &Expr) -> Result<()> {
             form.text(name);
             form.optional(of.as_ref(), |form, of| field(form, of))
         }
-        other => without_form(format_args!("the expression {}", other.variant_name())),
+        other => over_rows(form, other),
     }
 }
 

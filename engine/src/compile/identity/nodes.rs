@@ -1,13 +1,19 @@
 //! The form of a plan's nodes, and the hash of a whole plan.
 
+use std::any::Any;
+
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{JoinConstraint, JoinType, NullEquality, NullHandling, UnnestOptions};
+use datafusion::datasource::source_as_provider;
 use datafusion::error::Result;
+use datafusion::functions_table::generate_series::GenerateSeriesTable;
 use datafusion::logical_expr::{Join, LogicalPlan, TableScan, Unnest};
 use forebay_sql::RowsNode;
 
 use super::expressions::{column, expression, expressions, relation_form};
 use super::form::{Form, without_form};
 use super::values::value;
+use super::whole_tables::{grouped, whole_tables};
 
 /// Raise this when the form changes, and when a new DataFusion may plan or compute the same form differently.
 const VERSION: &str = "forebay query 1, datafusion 55";
@@ -21,40 +27,48 @@ pub(crate) fn fingerprint(plan: &LogicalPlan) -> Result<String> {
 
 /// Writes a node and its inputs.
 pub(super) fn node(form: &mut Form, plan: &LogicalPlan) -> Result<()> {
+    // DataFusion's walk takes more stack where it needs more: a UNION nests as deeply as it has queries.
+    plan.apply(|node| without_inputs(form, node))?;
+    Ok(())
+}
+
+/// Writes a node. Its inputs follow, unless they are written too.
+fn without_inputs(form: &mut Form, plan: &LogicalPlan) -> Result<TreeNodeRecursion> {
     match plan {
-        LogicalPlan::TableScan(scan) => table(form, scan),
+        LogicalPlan::TableScan(scan) => table(form, scan)?,
         LogicalPlan::Projection(projection) => {
             form.tag("projection");
             expressions(form, &projection.expr)?;
-            node(form, &projection.input)
         }
         LogicalPlan::Filter(filter) => {
             form.tag("filter");
             expression(form, &filter.predicate)?;
-            node(form, &filter.input)
         }
         LogicalPlan::SubqueryAlias(alias) => {
             form.tag("alias");
             relation_form(form, &alias.alias)?;
-            node(form, &alias.input)
         }
         LogicalPlan::Limit(limit) => {
             form.tag("limit");
             form.optional(limit.skip.as_deref(), expression)?;
             form.optional(limit.fetch.as_deref(), expression)?;
-            node(form, &limit.input)
         }
-        LogicalPlan::Unnest(unnest) => unnested(form, unnest),
-        LogicalPlan::Join(join) => joined(form, join),
+        LogicalPlan::Unnest(unnest) => unnested(form, unnest)?,
+        LogicalPlan::Join(join) => joined(form, join)?,
         LogicalPlan::Extension(extension) => match extension.node.as_any().downcast_ref::<RowsNode>() {
-            Some(call) => rows(form, call),
-            None => without_form(format_args!("the node {}", extension.node.name())),
+            Some(call) => rows(form, call)?,
+            None => return without_form(format_args!("the node {}", extension.node.name())),
         },
-        other => without_form(format_args!("the node {}", other.display())),
+        LogicalPlan::Aggregate(aggregate) => return grouped(form, aggregate),
+        other => whole_tables(form, other)?,
     }
+    Ok(TreeNodeRecursion::Continue)
 }
 
 fn table(form: &mut Form, scan: &TableScan) -> Result<()> {
+    if is_computed(scan) {
+        return without_form(format_args!("the table function {}", scan.table_name));
+    }
     form.tag("table");
     relation_form(form, &scan.table_name)?;
     form.optional(scan.projection.as_ref(), |form, columns| {
@@ -70,6 +84,12 @@ fn table(form: &mut Form, scan: &TableScan) -> Result<()> {
     })
 }
 
+/// Whether a table is a call, such as `range(1, 10)`. Its name is the function's, and its arguments are only in the source
+/// of the scan, so all calls of a function would be equal.
+fn is_computed(scan: &TableScan) -> bool {
+    source_as_provider(&scan.source).is_ok_and(|table| (table.as_ref() as &dyn Any).is::<GenerateSeriesTable>())
+}
+
 fn unnested(form: &mut Form, unnest: &Unnest) -> Result<()> {
     form.tag("unnest");
     form.list(&unnest.exec_columns, column)?;
@@ -82,7 +102,12 @@ fn unnested(form: &mut Form, unnest: &Unnest) -> Result<()> {
         form.number(at as u64);
         Ok(())
     })?;
-    let UnnestOptions { null_handling, recursions } = &unnest.options;
+    unnest_options(form, &unnest.options)
+}
+
+/// Writes what becomes of nulls and of lists of lists.
+pub(super) fn unnest_options(form: &mut Form, options: &UnnestOptions) -> Result<()> {
+    let UnnestOptions { null_handling, recursions } = options;
     form.tag(match null_handling {
         NullHandling::Drop => "drop nulls",
         NullHandling::Preserve => "preserve nulls",
@@ -92,8 +117,7 @@ fn unnested(form: &mut Form, unnest: &Unnest) -> Result<()> {
         form.number(recursion.depth as u64);
         column(form, &recursion.input_column)?;
         column(form, &recursion.output_column)
-    })?;
-    node(form, &unnest.input)
+    })
 }
 
 fn joined(form: &mut Form, join: &Join) -> Result<()> {
@@ -123,9 +147,7 @@ fn joined(form: &mut Form, join: &Join) -> Result<()> {
         expression(form, left)?;
         expression(form, right)
     })?;
-    form.optional(join.filter.as_ref(), expression)?;
-    node(form, &join.left)?;
-    node(form, &join.right)
+    form.optional(join.filter.as_ref(), expression)
 }
 
 /// Writes a call of a table operator: its version, the columns named in its arguments, and its other constants.
@@ -145,6 +167,5 @@ fn rows(form: &mut Form, call: &RowsNode) -> Result<()> {
     form.list(constants, |form, (parameter, constant)| {
         form.text(parameter.name);
         value(form, constant)
-    })?;
-    node(form, call.input())
+    })
 }

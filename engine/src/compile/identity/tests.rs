@@ -1,5 +1,7 @@
 //! Tests of query equality, and a few pinned hashes that must not change by accident.
 
+mod whole_tables;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -10,8 +12,7 @@ use crate::error::Result;
 use crate::function::Function;
 use crate::session::Session;
 
-async fn session() -> Session {
-    let session = Session::builder().threads(1).root("memory:///root").build().expect("a session");
+fn rows() -> RecordBatch {
     let lists = ListArray::from_iter_primitive::<Int32Type, _, _>([Some(vec![Some(1), Some(2)]), Some(vec![])]);
     let columns = [
         ("id", Arc::new(Int64Array::from(vec![1, 2])) as ArrayRef),
@@ -20,9 +21,13 @@ async fn session() -> Session {
         ("ids", Arc::new(lists)),
     ];
     let columns = columns.map(|(name, column)| (name, column, true));
-    let rows = RecordBatch::try_from_iter_with_nullable(columns).expect("columns of one length");
+    RecordBatch::try_from_iter_with_nullable(columns).expect("columns of one length")
+}
+
+async fn session() -> Session {
+    let session = Session::builder().threads(1).root("memory:///root").build().expect("a session");
     for table in ["t", "u"] {
-        session.register(Some(table), rows.schema(), vec![rows.clone()]).await.expect("a table");
+        session.register(Some(table), rows().schema(), vec![rows()]).await.expect("a table");
     }
     session
 }

@@ -67,7 +67,8 @@ pub(super) fn metadata(form: &mut Form, metadata: &BTreeMap<String, String>) -> 
     })
 }
 
-fn fields<'a>(
+/// Writes the number of fields, then each field.
+pub(super) fn fields<'a>(
     form: &mut Form,
     fields: impl IntoIterator<Item = &'a FieldRef, IntoIter: ExactSizeIterator>,
 ) -> Result<()> {

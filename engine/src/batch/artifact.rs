@@ -1,0 +1,258 @@
+//! The rows of a stage as an artifact, which any process finds by the stage's fingerprint.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow::compute::cast;
+use arrow::datatypes::Schema;
+use forebay_protocol::{JobOptions, OptionSet};
+use forebay_storage::artifact::{self, Artifact, ArtifactFile, Catalog, Lineage, Part};
+use forebay_storage::writers::OutputFormat;
+use forebay_storage::{Dataset, DatasetSpec, PathColumns, Stores, TableFormat, formats};
+use serde_json::Value;
+
+use super::progress::StageProgress;
+use super::stage::TableStage;
+use crate::error::{Error, ErrorKind, Result};
+use crate::executor::Executor;
+use crate::feed::CostMeter;
+use crate::job::{Claimed, OpenFile, claim};
+
+/// The format of the files.
+const FORMAT: &str = "parquet";
+/// A file ends after a multiple of so many rows. Its size is known only there, so that it does not depend on batches.
+const ROWS_AT_ONCE: usize = 1024;
+
+/// Where artifacts are found and kept, and who computes.
+pub(crate) struct Keeper<'a> {
+    pub(crate) stores: &'a Stores,
+    pub(crate) root: &'a str,
+    pub(crate) executor: &'a Executor,
+}
+
+impl Keeper<'_> {
+    /// The artifact of a stage, if there is one.
+    pub(crate) async fn find(&self, stage: &TableStage) -> Result<Option<Artifact>> {
+        Ok(Catalog::new(self.stores, self.root)?.find(&stage.fingerprint).await?)
+    }
+
+    /// Runs a stage and keeps its rows. If another process does so, waits until that has finished, or is silent for 30
+    /// seconds.
+    ///
+    /// # Errors
+    /// Errors of reading, computing and writing.
+    pub(crate) async fn make(&self, stage: &TableStage, progress: &StageProgress) -> Result<Artifact> {
+        let catalog = Catalog::new(self.stores, self.root)?;
+        let (id, url) = (stage.fingerprint.as_str(), catalog.kept(&stage.fingerprint));
+        let state = artifact::Job::open(self.stores, &url, id).await?;
+        let artifact = match claim(self.stores, &state, id, |waits| progress.set_waits(waits)).await? {
+            Claimed::Found(artifact) => {
+                catalog.record(id, &url).await?;
+                *artifact
+            }
+            Claimed::Held(job, held) => {
+                let work = async {
+                    let parts = self.write(stage, job, progress).await?;
+                    let manifest = job.manifest(&parts, lineage(stage))?;
+                    catalog.record(id, &url).await?;
+                    Ok(job.commit(manifest, Vec::new()).await?)
+                };
+                held.while_alive(work).await?
+            }
+        };
+        Ok(artifact)
+    }
+
+    /// Writes all rows, in files of about the size of a job's. There is one file at least.
+    async fn write(
+        &self,
+        stage: &TableStage,
+        job: &artifact::Job,
+        progress: &StageProgress,
+    ) -> Result<BTreeMap<u64, Part>> {
+        let defaults = JobOptions::defaults();
+        let given: Vec<_> = defaults.compression.map(|it| ("compression".to_owned(), it)).into_iter().collect();
+        let format = OutputFormat::new(FORMAT, &given)?;
+        format.check(&stage.schema)?;
+        let mut output = Output {
+            keeper: self,
+            stage,
+            job,
+            format,
+            file_size: defaults.file_size.unwrap_or(u64::MAX),
+            open: None,
+            parts: BTreeMap::new(),
+        };
+        let mut rows = stage.query.rows()?;
+        while let Some(batch) = rows.next().await {
+            let batch = of_schema(&batch?, stage)?;
+            progress.add_rows(batch.num_rows() as u64);
+            if let Err(error) = output.write(batch).await {
+                output.abort().await;
+                return Err(error);
+            }
+        }
+        output.finish().await
+    }
+
+    /// The table of a stage's artifact.
+    ///
+    /// # Errors
+    /// `Data` for a damaged artifact, `Internal` for one with other columns.
+    pub(crate) async fn table(&self, stage: &TableStage, artifact: &Artifact) -> Result<Dataset> {
+        let spec = DatasetSpec {
+            location: artifact.url().to_owned(),
+            format: TableFormat::new(formats::find(FORMAT)?, artifact.url(), &[])?,
+            schema: None,
+            path_columns: PathColumns::Ignored,
+            path_column: None,
+        };
+        let table = Dataset::open(self.stores, &spec).await?;
+        let columns = |schema: &Schema| -> Vec<_> {
+            schema.fields().iter().map(|field| (field.name().clone(), field.data_type().clone())).collect()
+        };
+        let (found, expected) = (columns(table.schema()), columns(&stage.schema));
+        match found == expected {
+            true => Ok(table),
+            false => Err(Error::internal(format!(
+                "\"{}\" has the columns {found:?}, and {} has {expected:?}",
+                artifact.url(),
+                stage.name
+            ))),
+        }
+    }
+
+    /// The value of a stage's only row: a column of one row, which is null if the stage has none.
+    ///
+    /// # Errors
+    /// `Data` if there are several rows.
+    pub(crate) async fn value(&self, stage: &TableStage, artifact: &Artifact) -> Result<RecordBatch> {
+        let table = self.table(stage, artifact).await?;
+        let rows = table.snapshot().rows();
+        if rows > 1 {
+            return Err(Error::new(ErrorKind::Data, "a subquery that stands for a value has more than one row")
+                .with_hint("select one row: with an aggregate, or with ORDER BY … LIMIT 1"));
+        }
+        match table.row_ranges(u64::MAX).first() {
+            Some(range) if rows == 1 => Ok(table.read(range, &[0]).await?.batch),
+            _ => Ok(null_row(stage)),
+        }
+    }
+}
+
+/// A row of nulls.
+pub(crate) fn null_row(stage: &TableStage) -> RecordBatch {
+    let column = arrow::array::new_null_array(stage.schema.field(0).data_type(), 1);
+    RecordBatch::try_new(Arc::clone(&stage.schema), vec![column]).expect("its columns may be null")
+}
+
+/// The files of a stage as they are written.
+struct Output<'a> {
+    keeper: &'a Keeper<'a>,
+    stage: &'a TableStage,
+    job: &'a artifact::Job,
+    format: OutputFormat,
+    file_size: u64,
+    open: Option<Open>,
+    parts: BTreeMap<u64, Part>,
+}
+
+struct Open {
+    file: OpenFile,
+    rows: usize,
+    bytes: u64,
+}
+
+impl Output<'_> {
+    fn number(&self) -> u64 {
+        self.parts.len() as u64
+    }
+
+    fn open(&mut self) -> Result<&mut Open> {
+        if self.open.is_none() {
+            let number = self.number();
+            let writer = self.format.writer(&self.stage.schema, &format!("{number:06}-"))?;
+            let file = self.job.create(&format!("part-{number:06}"), self.format.extension())?;
+            self.open = Some(Open { file: OpenFile::new(writer, file), rows: 0, bytes: 0 });
+        }
+        Ok(self.open.as_mut().expect("it is open now"))
+    }
+
+    async fn write(&mut self, batch: RecordBatch) -> Result<()> {
+        let (mut first, executor, meter) = (0, self.keeper.executor, CostMeter::new(&[]));
+        while first < batch.num_rows() {
+            let size = self.file_size;
+            let open = self.open()?;
+            let rows = (ROWS_AT_ONCE - open.rows % ROWS_AT_ONCE).min(batch.num_rows() - first);
+            open.bytes += open.file.write(executor, &meter, vec![batch.slice(first, rows)], false).await?;
+            (open.rows, first) = (open.rows + rows, first + rows);
+            if open.rows.is_multiple_of(ROWS_AT_ONCE) && open.bytes >= size {
+                self.close().await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn close(&mut self) -> Result<()> {
+        let number = self.number();
+        self.open()?;
+        let Some(Open { mut file, rows, .. }) = self.open.take() else { return Ok(()) };
+        file.write(self.keeper.executor, &CostMeter::new(&[]), Vec::new(), true).await?;
+        let files = vec![file.complete(self.job, number).await?];
+        let (bad_reasons, costs, facts) = (BTreeMap::new(), Value::Null, Value::Null);
+        let part = Part { files, rows_in: rows as u64, bad_rows: 0, bad_reasons, costs, facts };
+        self.parts.insert(number, self.job.record(number, part).await?);
+        Ok(())
+    }
+
+    async fn finish(mut self) -> Result<BTreeMap<u64, Part>> {
+        if self.open.is_some() || self.parts.is_empty() {
+            self.close().await?;
+        }
+        Ok(self.parts)
+    }
+
+    async fn abort(self) {
+        if let Some(open) = self.open {
+            open.file.abort().await;
+        }
+    }
+}
+
+/// The batch with the columns of its stage.
+fn of_schema(batch: &RecordBatch, stage: &TableStage) -> Result<RecordBatch> {
+    let columns = batch.columns().iter().zip(stage.schema.fields());
+    let columns = columns.map(|(column, field)| match column.data_type() == field.data_type() {
+        true => Ok(Arc::clone(column)),
+        false => cast(column, field.data_type()),
+    });
+    let unfit = |error| Error::internal(format!("rows do not fit {}: {error}", stage.name));
+    let columns = columns.collect::<std::result::Result<_, _>>().map_err(unfit)?;
+    RecordBatch::try_new(Arc::clone(&stage.schema), columns).map_err(unfit)
+}
+
+fn lineage(stage: &TableStage) -> Lineage {
+    let mut sources = BTreeMap::from([
+        ("stage".to_owned(), stage.name.clone()),
+        ("forebay".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
+    ]);
+    sources.extend(stage.tables.iter().map(|(name, dataset)| {
+        let snapshot = dataset.snapshot();
+        let (rows, files, id) = (snapshot.rows(), snapshot.files().len(), snapshot.id());
+        (format!("table {name}"), format!("{rows} rows in {files} files, snapshot {id}"))
+    }));
+    Lineage {
+        fingerprint: stage.fingerprint.clone(),
+        schema: Arc::clone(&stage.schema),
+        folders: Arc::new(Schema::empty()),
+        sources,
+        costs: Value::Null,
+    }
+}
+
+/// The rows and bytes of an artifact's files.
+pub(crate) fn extent(artifact: &Artifact) -> (u64, u64) {
+    let manifest = artifact.manifest();
+    (manifest.rows_out, manifest.files.iter().map(|ArtifactFile { bytes, .. }| bytes).sum())
+}

@@ -1,0 +1,105 @@
+//! A stage of a pipeline over its tables: the query to run, and the fingerprint of its rows.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+use datafusion::common::plan_datafusion_err;
+use datafusion::common::tree_node::{Transformed, TransformedResult};
+use datafusion::datasource::provider_as_source;
+use datafusion::error::Result as PlanResult;
+use datafusion::execution::SessionState;
+use datafusion::logical_expr::{LogicalPlan, LogicalPlanBuilder};
+use forebay_storage::Dataset;
+
+use super::order_free::order_free;
+use super::places::in_order;
+use super::{BatchLimits, BatchTable, Query};
+use crate::compile::{self, StagePlan};
+use crate::error::{Error, Result};
+use crate::executor::Executor;
+
+/// Raise this when the same plan over the same files gives other rows, another order or other files.
+const STAGE_VERSION: u32 = 1;
+
+/// A stage over its tables.
+pub(crate) struct TableStage {
+    pub(crate) name: String,
+    /// The columns of its rows.
+    pub(crate) schema: SchemaRef,
+    pub(crate) is_value: bool,
+    /// The same for stages whose rows are the same.
+    pub(crate) fingerprint: String,
+    pub(crate) query: Query,
+    /// Its tables, for the record of where rows come from.
+    pub(crate) tables: BTreeMap<String, Dataset>,
+}
+
+impl TableStage {
+    /// The stage of a pipeline over some of `tables`.
+    ///
+    /// # Errors
+    /// `Invalid` if it calls functions without a version, or functions that depend on the order in which rows arrive.
+    pub(crate) fn new(
+        stage: &StagePlan,
+        tables: &BTreeMap<String, Dataset>,
+        planner: SessionState,
+        limits: BatchLimits,
+        executor: &Arc<Executor>,
+    ) -> Result<Self> {
+        let versions = compile::function_versions(&stage.plan)?;
+        if let Some((name, _)) = versions.iter().find(|(_, version)| version.is_none()) {
+            let message = format!("rows of {} must not be stored, since \"{name}\" has no version", stage.name);
+            return Err(Error::invalid(message).with_hint("declare the function with a version"));
+        }
+        let missing = |name: &String| Error::internal(format!("the table \"{name}\" of {} is missing", stage.name));
+        let read = stage.tables()?.into_iter().map(|name| match tables.get(&name) {
+            Some(dataset) => Ok((name, dataset.clone())),
+            None => Err(missing(&name)),
+        });
+        let tables = read.collect::<Result<BTreeMap<_, _>>>()?;
+        let mut hash = blake3::Hasher::new();
+        let mut add = |text: &str| {
+            hash.update(&(text.len() as u64).to_le_bytes());
+            hash.update(text.as_bytes());
+        };
+        add(&STAGE_VERSION.to_string());
+        add(&compile::fingerprint(&stage.plan)?);
+        for (name, dataset) in &tables {
+            add(name);
+            add(dataset.snapshot().id());
+        }
+        for (name, version) in &versions {
+            add(name);
+            add(version.as_deref().unwrap_or_default());
+        }
+        let fingerprint = hash.finalize().to_hex()[..32].to_owned();
+        let plan = over_tables(stage.plan.clone(), &tables, executor.threads())?;
+        let plan = in_order(order_free(plan)?)?;
+        let query = Query::new(stage.name.clone(), plan, planner, limits, Arc::clone(executor));
+        Ok(Self {
+            name: stage.name.clone(),
+            schema: Arc::clone(&stage.schema),
+            is_value: stage.is_value,
+            fingerprint,
+            query,
+            tables,
+        })
+    }
+}
+
+/// `plan` over the tables themselves, in place of those that it was planned over.
+fn over_tables(plan: LogicalPlan, tables: &BTreeMap<String, Dataset>, threads: usize) -> PlanResult<LogicalPlan> {
+    plan.transform_up_with_subqueries(|node| match node {
+        LogicalPlan::TableScan(scan) => {
+            let name = scan.table_name.table();
+            let dataset = tables.get(name).ok_or_else(|| plan_datafusion_err!("the table {name} is missing"))?;
+            let table = Arc::new(BatchTable::new(name, dataset.clone(), threads));
+            let scan = LogicalPlanBuilder::scan(scan.table_name, provider_as_source(table), scan.projection)?;
+            Ok(Transformed::yes(scan.build()?))
+        }
+        // The columns of these tables may be null.
+        other => Ok(Transformed::yes(other.recompute_schema()?)),
+    })
+    .data()
+}

@@ -1,0 +1,127 @@
+//! Computes what a stage only passes on above it.
+//!
+//! `SELECT decode_image(bytes) … ORDER BY label` needs all labels and no pixel. So the stage keeps the files, which are
+//! a tenth of the pixels, and the feed decodes them. What becomes a list or a tensor, and what draws from the feed's
+//! seed, moves from below a node that chooses or orders rows to above it.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use arrow::datatypes::DataType;
+use datafusion::common::Column;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
+use datafusion::error::Result;
+use datafusion::logical_expr::expr_rewriter::NamePreserver;
+use datafusion::logical_expr::{Expr, LogicalPlan, Projection};
+
+use super::cut::{call_of_feed, type_of};
+
+/// `plan` with a projection at its top that computes what the nodes below only pass on; `plan` itself if there is
+/// nothing to move.
+pub(super) fn lifted(plan: LogicalPlan) -> Result<LogicalPlan> {
+    let Split { base, columns } = split(plan.clone())?;
+    if columns.iter().all(|expr| !is_payload(expr, &base)) {
+        return Ok(plan);
+    }
+    let named = columns.into_iter().zip(plan.schema().iter()).map(|(expr, (qualifier, field))| {
+        expr.alias_qualified(qualifier.cloned(), field.name())
+    });
+    Ok(LogicalPlan::Projection(Projection::try_new(named.collect(), Arc::new(base))?))
+}
+
+/// A plan as expressions over another.
+struct Split {
+    base: LogicalPlan,
+    /// The columns of the plan, as expressions over `base`.
+    columns: Vec<Expr>,
+}
+
+impl Split {
+    fn whole(plan: LogicalPlan) -> Self {
+        let columns = plan.schema().columns().into_iter().map(Expr::Column).collect();
+        Self { base: plan, columns }
+    }
+}
+
+fn split(plan: LogicalPlan) -> Result<Split> {
+    match plan {
+        LogicalPlan::Projection(projection) => {
+            let schema = Arc::clone(projection.input.schema());
+            let below = split(Arc::unwrap_or_clone(projection.input))?;
+            let columns = projection.expr.into_iter().map(|expr| {
+                over(expr.unalias(), &|column| Ok(below.columns[schema.index_of_column(column)?].clone()))
+            });
+            Ok(Split { columns: columns.collect::<Result<_>>()?, base: below.base })
+        }
+        LogicalPlan::SubqueryAlias(alias) => split(Arc::unwrap_or_clone(alias.input)),
+        LogicalPlan::Filter(_) | LogicalPlan::Sort(_) | LogicalPlan::Limit(_) | LogicalPlan::Window(_) => {
+            let input = plan.inputs()[0].clone();
+            let schema = Arc::clone(input.schema());
+            let below = split(input)?;
+            if below.columns.iter().all(|expr| !is_payload(expr, &below.base)) {
+                return Ok(Split::whole(plan));
+            }
+            let (lower, mut columns) = without_payload(below)?;
+            let of_input = |column: &Column| Ok(columns[schema.index_of_column(column)?].clone());
+            let names = NamePreserver::new(&plan);
+            let exprs = plan.expressions().into_iter().map(|expr| {
+                let name = names.save(&expr);
+                Ok(name.restore(over(expr, &of_input)?))
+            });
+            let node = plan.with_new_exprs(exprs.collect::<Result<_>>()?, vec![lower])?;
+            // A window function's result follows the columns of the input.
+            let added = node.schema().columns().into_iter().skip(node.inputs()[0].schema().fields().len());
+            columns.extend(added.map(Expr::Column));
+            Ok(Split { base: node, columns })
+        }
+        other => Ok(Split::whole(other)),
+    }
+}
+
+/// A projection that computes all but the payload, and keeps what that is computed from. With the columns as
+/// expressions over it.
+fn without_payload(Split { base, columns }: Split) -> Result<(LogicalPlan, Vec<Expr>)> {
+    let is_kept_as_it_is = |expr: &Expr| matches!(expr, Expr::Column(_)) || is_payload(expr, &base);
+    let read = columns.iter().filter(|expr| is_kept_as_it_is(expr)).flat_map(|expr| expr.column_refs());
+    let read: HashSet<&Column> = read.collect();
+    // In the order of the base.
+    let kept = base.schema().columns().into_iter().filter(|column| read.contains(column));
+    let mut exprs: Vec<Expr> = kept.map(Expr::Column).collect();
+    let mut outer = Vec::with_capacity(columns.len());
+    for (index, expr) in columns.iter().enumerate() {
+        if is_kept_as_it_is(expr) {
+            outer.push(expr.clone());
+            continue;
+        }
+        let name = format!("__forebay_computed_{index}");
+        exprs.push(expr.clone().alias(&name));
+        outer.push(Expr::Column(Column::new_unqualified(name)));
+    }
+    Ok((LogicalPlan::Projection(Projection::try_new(exprs, Arc::new(base))?), outer))
+}
+
+/// `expr` with other expressions for its columns.
+fn over(expr: Expr, of_column: &dyn Fn(&Column) -> Result<Expr>) -> Result<Expr> {
+    expr.transform_down(|expr| match &expr {
+        Expr::Column(column) => Ok(Transformed::new(of_column(column)?, true, TreeNodeRecursion::Jump)),
+        _ => Ok(Transformed::no(expr)),
+    })
+    .data()
+}
+
+/// Whether `expr` is better computed above a node that passes it on.
+fn is_payload(expr: &Expr, base: &LogicalPlan) -> bool {
+    let is_large = |data_type| {
+        matches!(
+            data_type,
+            DataType::List(_)
+                | DataType::LargeList(_)
+                | DataType::ListView(_)
+                | DataType::LargeListView(_)
+                | DataType::FixedSizeList(..)
+                | DataType::Struct(_)
+        )
+    };
+    !matches!(expr, Expr::Column(_))
+        && (call_of_feed(expr).is_some() || type_of(expr, base.schema()).is_some_and(is_large))
+}

@@ -1,0 +1,237 @@
+"""Pipelines that need whole tables: stages run once, give DuckDB's rows, and are the same bytes however they run."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from support import Server, binary, environment
+from test_whole_tables import QUERIES, TABLES, expected_of, is_equal, write
+
+PATIENCE_SECONDS = 120
+
+NAMED = [query for query in QUERIES if "SELECT count(*) FROM" not in query.split("(SELECT")[0]]
+"""The queries whose columns have names in a file."""
+
+COUNTS = [
+    query.replace("SELECT count(*) FROM", "SELECT count(*) AS n FROM", 1)
+    for query in QUERIES
+    if query not in NAMED and not query.startswith("WITH")
+]
+
+PIPELINES = {f"q{number}": query for number, query in enumerate(NAMED + COUNTS)}
+
+TIES = {
+    # Floats whose sums depend on the order of additions, and ties that only the rows' place breaks.
+    "floats": "SELECT shop, sum(price / 3) AS s, avg(price) AS a, stddev(price) AS d FROM sales GROUP BY shop",
+    "tied": "SELECT id, amount FROM sales ORDER BY amount % 5",
+    "first": "SELECT id, shop FROM sales QUALIFY row_number() OVER (PARTITION BY shop ORDER BY amount % 3) <= 2",
+    "joined": "SELECT a.id, b.id AS other FROM sales a FULL JOIN shops b ON a.amount = b.size AND a.id % 7 = 0",
+    "listed": "SELECT shop, array_agg(id ORDER BY amount % 5) AS ids FROM sales GROUP BY shop",
+    "some": "SELECT id FROM (SELECT id FROM sales WHERE amount % 2 = 0 LIMIT 500) UNION ALL SELECT size FROM shops",
+    "looked_up": "SELECT s.id, c.n FROM sales s LEFT JOIN (SELECT shop, count(*) AS n FROM sales GROUP BY shop) c ON c.shop = s.shop",
+    "valued": "SELECT id, price - (SELECT avg(price) FROM sales) AS p FROM sales WHERE amount > (SELECT avg(size) FROM shops)",
+}
+
+
+def run(*arguments: str | Path, folder: Path, code: int = 0, **variables: str) -> subprocess.CompletedProcess:
+    command = [binary(), *map(str, arguments)]
+    done = subprocess.run(
+        command, cwd=folder, env=environment() | variables, capture_output=True, text=True, timeout=PATIENCE_SECONDS
+    )
+    assert done.returncode == code, done.stderr + done.stdout
+    assert "panicked" not in done.stderr, done.stderr
+    return done
+
+
+def lines(done: subprocess.CompletedProcess) -> list[dict]:
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("stages")
+    write(folder)
+    pipelines = PIPELINES | TIES
+    script = [f"CREATE PIPELINE {name} AS {query};" for name, query in pipelines.items()]
+    (folder / "all.sql").write_text("\n".join([TABLES, *script]))
+    return folder
+
+
+SETTINGS = [
+    ("--threads", "1"),
+    ("--threads", "4", "--batch-memory-limit", "16MiB"),
+]
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_samples_are_duckdbs_rows(folder, name):
+    expected = expected_of(folder, PIPELINES[name])
+    out = folder / f"out-{name}"
+    run("materialize", "all.sql", "--pipeline", name, "--to", out, "--format", "jsonl", "--root", folder / "default", folder=folder)
+    actual = [json.loads(line) for path in sorted(out.glob("*.jsonl")) for line in path.read_text().splitlines()]
+    for row in expected:
+        for column in row:
+            for other in actual:
+                other.setdefault(column, None)
+    assert is_equal(actual, expected), (actual[:5], expected[:5])
+
+
+@pytest.mark.parametrize("name", [*PIPELINES, *TIES])
+def test_samples_are_the_same_however_the_stages_run(folder, name):
+    ids = set()
+    for number, flags in enumerate([(), *SETTINGS]):
+        root = folder / f"root-{number}"
+        [*_, last] = lines(run("run", "all.sql", "--pipeline", name, "--root", root, "--output", "json", *flags, folder=folder))
+        ids.add(last["feed"])
+    # The feed's id follows from the digests of the stages' rows.
+    assert len(ids) == 1
+
+
+SLOW = """SELECT a.shop, count(*) AS n, sum(a.price * b.price) AS s
+FROM sales a JOIN sales b ON a.amount = b.amount GROUP BY a.shop"""
+
+
+@pytest.fixture
+def slow(folder, tmp_path) -> Path:
+    script = tmp_path / "slow.sql"
+    script.write_text(f"{TABLES.replace(chr(39) + 's', chr(39) + str(folder) + '/s')}\nCREATE PIPELINE slow AS {SLOW};")
+    return script
+
+
+def begin(script: Path, *flags: str) -> subprocess.Popen:
+    command = [binary(), "run", script, "--root", "root", "--output", "json", *flags]
+    return subprocess.Popen(command, cwd=script.parent, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for(what: str, is_so) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not is_so():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+def test_a_stage_that_was_killed_runs_once_more_and_leaves_nothing(slow):
+    first = begin(slow)
+    wait_for("a claim", lambda: list((slow.parent / "root").rglob("*claims*/**/*")) or first.poll() is not None)
+    first.kill()
+    killed, _ = first.communicate()
+    [*batches, last] = lines(run("run", slow, "--root", "root", "--output", "json", folder=slow.parent))
+    assert not killed and batches
+    other = run("run", slow, "--root", "other", "--output", "json", folder=slow.parent)
+    assert [batch["digest"] for batch in lines(other)[:-1]] == [batch["digest"] for batch in batches]
+    assert lines(other)[-1]["feed"] == last["feed"]
+    found = run("gc", slow.parent / "root", "--dry-run", "--output", "json", folder=slow.parent)
+    assert '"objects":0' in found.stdout.replace(" ", ""), found.stdout
+
+
+def test_processes_that_need_a_stage_run_it_once(slow):
+    runs = [begin(slow) for _ in range(3)]
+    feeds = set()
+    for process in runs:
+        out, log = process.communicate(timeout=PATIENCE_SECONDS)
+        assert process.returncode == 0, log
+        feeds.add(json.loads(out.splitlines()[-1])["feed"])
+    assert len(feeds) == 1
+    artifacts = list((slow.parent / "root/artifacts").iterdir())
+    assert len(artifacts) == 1 and len(list(artifacts[0].glob("*.parquet"))) == 1
+
+
+def test_tokens_outlive_the_rows_of_a_stage(folder, tmp_path):
+    flags = ["run", "all.sql", "--pipeline", "tied", "--root", tmp_path / "root", "--shuffle", "--seed", "3", "--output", "json"]
+    [*batches, _] = lines(run(*flags, "--batch-size", "1000", folder=folder))
+    shutil.rmtree(tmp_path / "root")
+    [*rest, _] = lines(run(*flags, "--batch-size", "1000", "--from", batches[9]["token"], "--threads", "1", folder=folder))
+    assert [batch["digest"] for batch in rest] == [batch["digest"] for batch in batches[10:]]
+
+
+def test_a_cluster_gives_the_same_samples(folder, tmp_path):
+    def samples(*flags: str | Path) -> list[str]:
+        done = run("run", *flags, "--output", "json", "--batch-size", "5000", folder=folder)
+        return [batch["digest"] for batch in lines(done)[:-1]]
+
+    root = tmp_path / "root"
+    with Server(folder / "all.sql", "--root", root, "--workers", "2") as server:
+        for name in ["tied", "looked_up", "valued", "floats"]:
+            there = samples("--connect", server.uri, "--pipeline", name)
+            assert there == samples("all.sql", "--pipeline", name, "--root", root), name
+
+
+def test_without_precompute_a_stage_is_named(folder, tmp_path):
+    flags = ["run", "all.sql", "--pipeline", "tied", "--root", tmp_path / "root", "--output", "json"]
+    done = run(*flags, "--no-precompute", folder=folder, code=5)
+    assert "stage_1" in done.stderr and "sales" in done.stderr and "--no-precompute" in done.stderr, done.stderr
+    run(*flags, folder=folder)
+    run(*flags, "--no-precompute", folder=folder)
+
+
+def test_explain_runs_nothing(folder, tmp_path):
+    explain = ["explain", "all.sql", "--pipeline", "looked_up", "--root", tmp_path / "root"]
+    assert "not kept" in run(*explain, folder=folder).stdout
+    assert not (tmp_path / "root").exists()
+    run("run", "all.sql", "--pipeline", "looked_up", "--root", tmp_path / "root", folder=folder)
+    text = run(*explain, folder=folder).stdout
+    assert "kept: 40 rows" in text and "feed stage" in text, text
+
+
+def test_an_interrupted_stage_leaves_nothing_behind(slow):
+    spill = slow.parent / "spill"
+    process = begin(slow, "--spill-folder", str(spill))
+    wait_for("a claim", lambda: list((slow.parent / "root").rglob("*claims*/**/*")) or process.poll() is not None)
+    process.send_signal(signal.SIGINT)
+    _, log = process.communicate(timeout=PATIENCE_SECONDS)
+    assert process.returncode == 130 and "interrupted" in log, log
+    assert not list(spill.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("query", "phrase"),
+    [
+        ("SELECT max(random_uniform()) AS m FROM sales", '"random_uniform" runs in a feed'),
+        ("SELECT DISTINCT shop FROM sales TABLESAMPLE BERNOULLI (50)", '"TABLESAMPLE" runs in a feed'),
+        ("SELECT array_agg(id) AS ids FROM sales", "without ORDER BY"),
+        ("SELECT id FROM sales ORDER BY random()", '"random" returns new random values'),
+        ("SELECT shop IN (SELECT shop FROM shops) AS known FROM sales", "must be in a condition"),
+        ("SELECT count(*) AS n FROM sales WHERE shop IS DISTINCT FROM 3 AND id > 4", "IS DISTINCT FROM"),
+    ],
+)
+def test_what_cannot_be_a_stage_is_refused_when_the_pipeline_is_created(folder, query, phrase):
+    done = run("sql", "all.sql", "-c", f"CREATE PIPELINE p AS {query}", folder=folder, code=2)
+    assert phrase in done.stderr and "hint: " in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("query", "code", "phrases"),
+    [
+        ("SELECT id FROM sales WHERE id < 0 ORDER BY id", 2, ["stage_1"]),
+        ("SELECT shop, sum(1 / (shop - shop)) AS s FROM sales GROUP BY shop", 4, ["stage_1", "p", "divide by zero"]),
+        ("SELECT shop, max(CAST(day AS INT)) AS s FROM sales GROUP BY shop", 4, ["stage_1", "mon"]),
+        ("SELECT id, (SELECT shop FROM shops) AS s FROM sales", 4, ["more than one row"]),
+    ],
+)
+def test_a_stage_that_fails_says_which(folder, tmp_path, query, code, phrases):
+    (tmp_path / "p.sql").write_text(f"{TABLES.replace(chr(39) + 's', chr(39) + str(folder) + '/s')}\nCREATE PIPELINE p AS {query};")
+    done = run("run", "p.sql", folder=tmp_path, code=code)
+    assert all(phrase in done.stderr for phrase in phrases), done.stderr
+
+
+def test_a_changed_file_is_another_feed_and_a_damaged_artifact_is_named(tmp_path):
+    (tmp_path / "a.csv").write_text("n\n3\n1\n2\n")
+    (tmp_path / "p.sql").write_text("CREATE EXTERNAL TABLE a STORED AS CSV LOCATION 'a.csv'; CREATE PIPELINE p AS SELECT n FROM a ORDER BY n;")
+    first = lines(run("run", "p.sql", "--output", "json", folder=tmp_path))
+    os.utime(tmp_path / "a.csv", (1, 1))
+    # The same rows in a newer file give the same samples, by another stage.
+    assert lines(run("run", "p.sql", "--output", "json", folder=tmp_path))[-1]["feed"] == first[-1]["feed"]
+    (tmp_path / "a.csv").write_text("n\n3\n1\n")
+    assert lines(run("run", "p.sql", "--output", "json", folder=tmp_path))[-1]["feed"] != first[-1]["feed"]
+    for file in (tmp_path / ".forebay/artifacts").glob("*/*.parquet"):
+        content = bytearray(file.read_bytes())
+        content[8] ^= 1
+        file.write_bytes(content)
+    done = run("run", "p.sql", folder=tmp_path, code=4)
+    assert ".parquet" in done.stderr, done.stderr
