@@ -9,6 +9,7 @@ use forebay_engine::{Error, FeedOptions, Trial, Work};
 use indicatif::HumanCount;
 use serde::Serialize;
 
+use crate::exit::interruptible;
 use crate::options::Flags;
 use crate::output::{self, Format};
 use crate::script::{self, ScriptArguments};
@@ -55,8 +56,11 @@ impl TrialArguments {
     pub(crate) async fn measure(&self) -> Result<Measurement> {
         let session = self.script.open().await?;
         let pipeline = script::pipeline(&session, self.pipeline.as_deref())?;
-        stages::prepare(&session, &pipeline).await?;
-        let trial = session.trial(&pipeline, &self.feed.0, self.work.measure_for).await?;
+        let trial = interruptible(async {
+            stages::prepare(&session, &pipeline).await?;
+            Ok(session.trial(&pipeline, &self.feed.0, self.work.measure_for).await?)
+        });
+        let trial = trial.await?;
         let measured = trial.measured(&self.work.work(session.threads(), session.cache_limit()));
         Ok(Measurement { pipeline, trial, measured })
     }

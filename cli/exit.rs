@@ -46,6 +46,16 @@ pub(crate) fn interruption() -> Result<impl Future<Output = ()> + Unpin> {
     }))
 }
 
+/// Waits for `work`, or for a signal.
+pub(crate) async fn interruptible<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    let interrupted = interruption()?;
+    tokio::select! {
+        biased;
+        done = work => done,
+        () = interrupted => Err(Interrupted("interrupted".to_owned()).into()),
+    }
+}
+
 /// Returns the exit code of an error.
 pub(crate) fn code(error: &anyhow::Error) -> u8 {
     if error.is::<Interrupted>() {

@@ -13,7 +13,7 @@ use forebay_flight_client::{Client, StreamRequest};
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use crate::exit::{Interrupted, interruption, refuse};
+use crate::exit::{Interrupted, interruptible, interruption, refuse};
 use crate::options::Flags;
 use crate::output::{self, Format};
 use crate::remote;
@@ -77,10 +77,15 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
     };
     let session = ScriptArguments { file, session: arguments.session.clone() }.open().await?;
     let pipeline = script::pipeline(&session, arguments.pipeline.as_deref())?;
-    stages::prepare(&session, &pipeline).await?;
-    let job = session.job(&pipeline, feed, &arguments.to, options).await?;
-    if arguments.dry_run {
-        return show(&job.estimate().await?, arguments.output);
+    let opened = interruptible(async {
+        stages::prepare(&session, &pipeline).await?;
+        let job = session.job(&pipeline, feed, &arguments.to, options).await?;
+        let estimate = if arguments.dry_run { Some(job.estimate().await?) } else { None };
+        Ok((job, estimate))
+    });
+    let (job, estimate) = opened.await?;
+    if let Some(estimate) = estimate {
+        return show(&estimate, arguments.output);
     }
     let progress = Arc::new(JobProgress::default());
     let bar = bar(job.source_rows(), "source rows", arguments.output);

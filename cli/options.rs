@@ -34,14 +34,8 @@ impl Role for Serves {
 pub(crate) struct Works;
 
 impl Role for Works {
-    const LEAVES_OUT: &[&str] = &[
-        "batch_memory_limit",
-        "memory_limit",
-        "no_precompute",
-        "root",
-        "spill_folder",
-        "window_memory_limit",
-    ];
+    const LEAVES_OUT: &[&str] =
+        &["batch_memory_limit", "memory_limit", "no_precompute", "root", "spill_folder", "window_memory_limit"];
 }
 
 impl<T: OptionSet> Args for Flags<T> {

@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use forebay_engine::FeedOptions;
 
+use crate::exit::interruptible;
 use crate::options::Flags;
 use crate::output::{self, Format};
 use crate::script::{self, ScriptArguments};
@@ -34,8 +35,11 @@ pub(crate) struct Arguments {
 pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
     let session = arguments.script.open().await?;
     let pipeline = script::pipeline(&session, arguments.pipeline.as_deref())?;
-    stages::prepare(&session, &pipeline).await?;
-    let preview = session.preview(&pipeline, &arguments.feed.0, arguments.rows).await?;
+    let preview = interruptible(async {
+        stages::prepare(&session, &pipeline).await?;
+        Ok(session.preview(&pipeline, &arguments.feed.0, arguments.rows).await?)
+    });
+    let preview = preview.await?;
     let bad = preview.bad_rows();
     if bad > 0 {
         output::note(&format!("note: left out {bad} rows that cannot be processed; --on-error raise names the first"));

@@ -14,7 +14,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::exit::{Interrupted, refuse};
+use crate::exit::{Interrupted, interruptible, refuse};
 use crate::options::Flags;
 use crate::output::{self, Format};
 use crate::remote;
@@ -210,7 +210,7 @@ async fn open(arguments: &Arguments) -> Result<OpenedReader> {
     };
     let session = ScriptArguments { file, session: arguments.session.clone() }.open().await?;
     let pipeline = script::pipeline(&session, arguments.pipeline.as_deref())?;
-    stages::prepare(&session, &pipeline).await?;
+    interruptible(async { Ok(stages::prepare(&session, &pipeline).await?) }).await?;
     let feed = session.open(&pipeline, options)?;
     check_column(&feed.schema(), arguments.ids.as_deref())?;
     let quarantines = feed.settings().on_error == forebay_engine::OnError::Quarantine;

@@ -149,8 +149,8 @@ impl Script {
         let mut failed = session.broken().pipelines;
         let mut pipelines = Vec::new();
         for pipeline in session.pipelines() {
-            stages::prepare(&session, &pipeline).await?;
-            let feed = session.open(&pipeline, &FeedOptions::default());
+            let prepared = stages::prepare(&session, &pipeline).await;
+            let feed = prepared.and_then(|()| session.open(&pipeline, &FeedOptions::default()));
             match feed.and_then(|feed| feed.expected_samples(&ReadOptions::default())) {
                 Ok(_) => pipelines.push(pipeline),
                 Err(error) if error.kind() == ErrorKind::Data => {

@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
 use forebay_engine::{RunningStage, Session};
 use indicatif::{HumanCount, ProgressBar, ProgressStyle};
 
-use crate::exit::{Interrupted, interruption};
 use crate::output;
 
 /// Time between two updates of the progress.
@@ -15,23 +13,20 @@ const TICK: Duration = Duration::from_millis(100);
 const ANNOUNCED_AFTER: f64 = 1.0;
 
 /// Runs the stages of a pipeline whose rows are not kept, so that it can be opened.
-pub(crate) async fn prepare(session: &Session, pipeline: &str) -> Result<()> {
+pub(crate) async fn prepare(session: &Session, pipeline: &str) -> forebay_engine::Result<()> {
+    if !session.has_stages(pipeline)? {
+        return Ok(());
+    }
     let style = ProgressStyle::with_template("{spinner} {msg}").expect("a fixed template that is known to parse");
     let bar = ProgressBar::new_spinner().with_style(style);
     let mut announced = String::new();
-    let mut interrupted = interruption()?;
     let mut preparing = std::pin::pin!(session.prepare(pipeline));
     loop {
         tokio::select! {
             biased;
             done = &mut preparing => {
                 bar.finish_and_clear();
-                return Ok(done?);
-            }
-            () = &mut interrupted => {
-                bar.finish_and_clear();
-                let message = "interrupted: a stage over whole tables has not finished, and begins again next time";
-                return Err(Interrupted(message.to_owned()).into());
+                return done;
             }
             () = tokio::time::sleep(TICK) => {
                 let Some(running) = session.running_stage() else { continue };

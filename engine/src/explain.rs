@@ -11,7 +11,6 @@ use serde::Serialize;
 use crate::compile::LookupPlan;
 use crate::feed::{CacheReport, Feed};
 use crate::pipeline::Pipeline;
-use crate::session::{KeptStage, StageState};
 
 /// Displays a field's type: `tensor<uint8>[224, 224, 3]` for tensors, otherwise Arrow's name.
 pub fn type_name(field: &Field) -> String {
@@ -37,6 +36,39 @@ pub struct Explanation {
     /// Its feed, unless a stage has not run.
     #[serde(flatten)]
     pub feed: Option<FeedExplanation>,
+}
+
+/// A stage of a pipeline, and what is kept of it.
+#[derive(Clone, Debug, Serialize)]
+pub struct StageState {
+    /// The name of its table or its value.
+    pub name: String,
+    /// The tables that it reads, with their files and rows.
+    pub reads: Vec<(String, usize, u64)>,
+    /// The hash by which its rows are found.
+    pub fingerprint: String,
+    /// The rows that are kept, unless it has not run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kept: Option<KeptStage>,
+    /// What differs from the nearest stage that is kept, if this one is not.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub differences: Vec<String>,
+    /// The plan, optimized.
+    pub plan: String,
+}
+
+/// The rows of a stage that are kept.
+#[derive(Clone, Debug, Serialize)]
+pub struct KeptStage {
+    /// The folder of the files.
+    pub url: String,
+    /// The number of rows.
+    pub rows: u64,
+    /// The bytes of the files.
+    pub bytes: u64,
+    /// The seconds that it took.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<f64>,
 }
 
 /// How a feed will run.
@@ -141,14 +173,20 @@ impl fmt::Display for Explanation {
 
 impl fmt::Display for StageState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, reads, kept, plan, .. } = self;
+        let Self { name, reads, kept, differences, plan, .. } = self;
         let reads = reads.iter().map(|(table, files, rows)| format!("{table} ({files} files, {rows} rows)"));
         let reads = reads.collect::<Vec<_>>().join(", ");
         let kept = match kept {
-            Some(KeptStage { url, rows, bytes }) => format!("kept: {rows} rows, {bytes} bytes, in \"{url}\""),
+            Some(KeptStage { url, rows, bytes, seconds }) => {
+                let took = seconds.map(|seconds| format!(", computed in {seconds:.1} s")).unwrap_or_default();
+                format!("kept: {rows} rows, {bytes} bytes{took}, in \"{url}\"")
+            }
             None => "not kept: opening the pipeline runs it".to_owned(),
         };
         writeln!(f, "  stage    {name} reads {reads}; {kept}")?;
+        for difference in differences {
+            writeln!(f, "  differs  from what is kept: {difference}")?;
+        }
         plan.lines().try_for_each(|line| writeln!(f, "    {line}"))
     }
 }

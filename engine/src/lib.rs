@@ -54,16 +54,16 @@ mod tables;
 mod tensor_parameter;
 mod turns;
 
+pub use batch::RunningStage;
 pub use batch::{Query, QueryRows};
 pub use build::build;
 pub use cpu_time::cpu_time;
 pub use error::{Error, ErrorKind, Result};
-pub use batch::RunningStage;
-pub use explain::{Explanation, FeedExplanation, type_name};
+pub use explain::{Explanation, FeedExplanation, KeptStage, StageState, type_name};
 pub use feed::{
     CacheReport, CostMeter, Feed, FeedCosts, FeedSpec, LookupSpec, Reader, SnapshotPieces, SnapshotSource, SourceRow,
-    StageValue, StoreUsage, TableColumns, StoredState, StoredWindow, Trial, WindowPlan, WindowRows, WindowStore, Work, operator_differences,
-    operator_versions,
+    StageValue, StoreUsage, StoredState, StoredWindow, TableColumns, Trial, WindowPlan, WindowRows, WindowStore, Work,
+    operator_differences, operator_versions,
 };
 pub use forebay_protocol::{
     Batch, Boundaries, CacheMode, CallOrder, DeliveryMode, FeedOptions, FeedSettings, JobEstimate, JobOptions,
@@ -76,7 +76,7 @@ pub use measure::Measurement;
 pub use memory::MemoryDefaults;
 pub use pipeline::Pipeline;
 pub use preview::Preview;
-pub use session::{Broken, KeptStage, Output, Session, SessionBuilder, StageState};
+pub use session::{Broken, Output, Session, SessionBuilder};
 pub use table_preview::{TablePreview, TableRows};
 
 /// The name closest to a misspelt one, for "did you mean" hints.

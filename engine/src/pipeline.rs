@@ -14,9 +14,7 @@ use forebay_sql::{OptionValue, PipelineDefinition, PipelineOption};
 use forebay_storage::Dataset;
 use futures::FutureExt;
 
-use crate::compile::{
-    self, Audience, Cut, Keeping, Lengths, PrefixCut, Stage, StagePlan, StageUse, Uncuttable,
-};
+use crate::compile::{self, Audience, Cut, Keeping, Lengths, PrefixCut, Stage, StagePlan, StageUse, Uncuttable};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A compiled pipeline.
@@ -53,6 +51,8 @@ pub(crate) struct StageResults {
     pub(crate) tables: BTreeMap<String, Dataset>,
     /// Values, each a column of one row.
     pub(crate) values: BTreeMap<String, RecordBatch>,
+    /// The folders of the artifacts, and the numbers of their commits.
+    pub(crate) artifacts: Vec<(String, u64)>,
 }
 
 impl StageResults {
@@ -81,8 +81,11 @@ impl Pipeline {
         let operators = compile::operator_versions(&resolved).map_err(crate::Error::from)?;
         let cut = compile::cut(resolved).map_err(|uncuttable| misplaced(definition, uncuttable))?;
         let read = compile::tables(&planned).map_err(crate::Error::from)?;
-        let mut tables: BTreeMap<String, Dataset> =
-            tables.iter().filter(|(name, _)| read.contains(*name)).map(|(name, it)| (name.clone(), it.clone())).collect();
+        let mut tables: BTreeMap<String, Dataset> = tables
+            .iter()
+            .filter(|(name, _)| read.contains(*name))
+            .map(|(name, it)| (name.clone(), it.clone()))
+            .collect();
         for stage in &cut.stages {
             // Planning needs the columns only.
             tables.insert(stage.name.clone(), no_rows(stage)?);
@@ -150,6 +153,11 @@ impl Pipeline {
     /// The tables that the query reads, and those of its stages.
     pub(crate) fn tables(&self) -> &BTreeMap<String, Dataset> {
         &self.tables
+    }
+
+    /// The artifacts of its stages, if it is ready.
+    pub(crate) fn artifacts(&self) -> Option<&Vec<(String, u64)>> {
+        self.results.as_ref().map(|results| &results.artifacts)
     }
 
     /// The values of its stages, by name.

@@ -213,7 +213,14 @@ impl Cell {
         match self {
             Self::Null => Value::Null,
             Self::Text(text) => Value::from(text.as_str()),
-            Self::Plain(text) => serde_json::from_str(text).unwrap_or_else(|_| Value::from(text.as_str())),
+            Self::Plain(text) => match serde_json::from_str(text) {
+                // Its floats may be off by a bit.
+                Ok(Value::Number(number)) if number.is_f64() => {
+                    text.parse::<f64>().map_or(Value::Number(number), Value::from)
+                }
+                Ok(value) => value,
+                Err(_) => Value::from(text.as_str()),
+            },
             Self::Tensor(tensor) => {
                 let (min, max, mean) = tensor.statistics();
                 json!({ "dtype": tensor.dtype, "shape": tensor.shape, "min": min, "max": max, "mean": mean })

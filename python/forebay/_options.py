@@ -55,6 +55,7 @@ SESSION: Checks = {
     "lookup_memory_limit": arguments.size,
     "batch_memory_limit": arguments.size,
     "spill_folder": arguments.path,
+    "no_precompute": arguments.boolean,
     "cache_folder": arguments.path,
     "cache_limit": arguments.size,
     "sql_rows_limit": arguments.positive,

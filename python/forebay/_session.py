@@ -50,9 +50,12 @@ class Session(LoadsNamed):
     - `window_memory_limit` ("128MiB"): memory for windows held ahead of the reader; the window being read is always
       held.
     - `lookup_memory_limit` ("1GiB"): memory for all tables that one feed joins; a feed that needs more is refused.
-    - `batch_memory_limit`: memory for a query over whole tables; by default half of what the process may use.
-    - `spill_folder`: folder of the local disk for rows of such a query that do not fit in memory; that of temporary
-      files by default.
+    - `batch_memory_limit`: memory for a query or a stage over whole tables; by default half of what the process may
+      use.
+    - `spill_folder`: folder of the local disk for rows of such a query or stage that do not fit in memory; that of
+      temporary files by default.
+    - `no_precompute` (False): refuses to run stages over whole tables: a pipeline that needs one is opened only if its
+      rows are kept.
     - `cache_folder`: folder of the local disk for what cache = 'source' keeps; "source" below the root by default.
     - `cache_limit` ("10GiB"): most bytes that cache = 'source' keeps on the local disk, or cache = 'auto' under the
       root.
@@ -75,6 +78,7 @@ class Session(LoadsNamed):
         lookup_memory_limit: int | str | None = None,
         batch_memory_limit: int | str | None = None,
         spill_folder: str | os.PathLike[str] | None = None,
+        no_precompute: bool | None = None,
         cache_folder: str | os.PathLike[str] | None = None,
         cache_limit: int | str | None = None,
         sql_rows_limit: int | None = None,

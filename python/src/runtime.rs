@@ -65,6 +65,8 @@ impl Runtime {
     ) -> PyResult<T> {
         self.check_process(py)?;
         let mut shown = Instant::now();
+        // What an interrupted future leaves, such as the claim of a job, is released by tasks of the runtime.
+        let _entered = self.handle().enter();
         let mut future = pin!(future);
         loop {
             let done = py.detach(|| {

@@ -33,7 +33,8 @@ impl Server {
     fn new(py: Python<'_>, session: &Session, host: &str, port: u16, insecure: bool) -> PyResult<Self> {
         let host = host.parse().map_err(|_| invalid(py, format!("\"host\" must be an IP address, got \"{host}\"")))?;
         let runtime = Runtime::new().or_raise(py)?;
-        for pipeline in session.session.pipelines() {
+        // Pipelines of methods of tables are not for clients.
+        for pipeline in session.session.pipelines().into_iter().filter(|name| !name.starts_with('_')) {
             runtime.wait(py, session.session.prepare(&pipeline))?.or_raise(py)?;
         }
         let bound = runtime.wait(py, forebay_flight_server::Server::bind(SocketAddr::new(host, port)))?;

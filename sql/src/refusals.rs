@@ -17,9 +17,9 @@ use std::ops::ControlFlow;
 
 use datafusion::execution::SessionState;
 use datafusion::sql::sqlparser::ast::{
-    BinaryOperator, Distinct, Expr, FunctionArg, FunctionArgExpr, GroupByExpr, ObjectName, PipeOperator,
-    Query, Select, SelectFlavor, SelectItem, SetExpr, SetOperator, SetQuantifier, Spanned, TableFactor, TableWithJoins,
-    Value, Visit, Visitor,
+    BinaryOperator, Distinct, Expr, FunctionArg, FunctionArgExpr, GroupByExpr, ObjectName, PipeOperator, Query, Select,
+    SelectFlavor, SelectItem, SetExpr, SetOperator, SetQuantifier, Spanned, TableFactor, TableWithJoins, Value, Visit,
+    Visitor,
 };
 use datafusion::sql::sqlparser::tokenizer::Span;
 use forebay_operators::TABLE_OPERATORS;
@@ -28,7 +28,7 @@ use crate::calls;
 use crate::error::{Error, Place};
 use crate::tokens::Tokens;
 pub(crate) use search::Purpose;
-use search::{BEFOREHAND, OF_A_PIPELINE, SAMPLE, SAMPLE_HINT, Search, UNNEST_HINT};
+use search::{BEFOREHAND, LATERAL_HINT, OF_A_PIPELINE, SAMPLE, SAMPLE_HINT, Search, UNNEST_HINT};
 
 /// Finds all parts of the query that cannot be run.
 pub(crate) fn find(query: &Query, purpose: Purpose, state: &SessionState, tokens: &Tokens, start: Place) -> Vec<Error> {
@@ -55,6 +55,7 @@ fn search<'a>(
         errors: Vec::new(),
         needs_tables: false,
         has_begun: false,
+        joins: Vec::new(),
         here: start,
         unnests: Vec::new(),
         packed: Vec::new(),
@@ -62,6 +63,7 @@ fn search<'a>(
         conditions: Vec::new(),
     };
     let _ = Visit::visit(query, &mut search);
+    search.refuse_many_joins();
     search
 }
 
@@ -310,9 +312,7 @@ impl Search<'_> {
             self.refuse(where_end, &["CONNECT"], "CONNECT BY is not supported", BEFOREHAND);
         }
         match &select.group_by {
-            GroupByExpr::All(modifiers) | GroupByExpr::Expressions(_, modifiers)
-                if !modifiers.is_empty() =>
-            {
+            GroupByExpr::All(modifiers) | GroupByExpr::Expressions(_, modifiers) if !modifiers.is_empty() => {
                 let message = "what follows the columns of GROUP BY would be silently ignored";
                 self.refuse(where_end, &["GROUP", "BY"], message, "write GROUP BY ROLLUP (…) or CUBE (…)");
             }
@@ -334,7 +334,7 @@ impl Search<'_> {
     fn table_factor(&mut self, factor: &TableFactor) {
         let span = factor.span();
         let (word, is_first) = match factor {
-            TableFactor::UNNEST { array_exprs, .. } if array_exprs.len() == 1 => {
+            TableFactor::UNNEST { array_exprs, .. } if array_exprs.len() == 1 && !self.is_feed() => {
                 self.needs_tables = true;
                 return;
             }
@@ -387,6 +387,9 @@ impl Search<'_> {
                 return;
             }
             TableFactor::Derived { lateral, subquery: _, alias: _, sample } => {
+                if *lateral && self.is_feed() {
+                    self.refuse_before(span, &["LATERAL"], "LATERAL is not supported in a pipeline", LATERAL_HINT);
+                }
                 self.needs_tables |= *lateral;
                 if sample.is_some() {
                     self.sample(span, "TABLESAMPLE of a subquery is not supported");

@@ -41,7 +41,8 @@ struct Served {
 impl Database {
     /// A session whose relative locations begin at `tests/slt`.
     fn in_process() -> Result<Self, Error> {
-        let session = Session::builder().base(repository().join("tests/slt")).threads(1).build()?;
+        let base = repository().join("tests/slt");
+        let session = Session::builder().base(base).root("memory:///slt").threads(1).build()?;
         Ok(Self { session: Arc::new(session), served: None })
     }
 

@@ -15,13 +15,13 @@ from test_whole_tables import QUERIES, TABLES, expected_of, is_equal, write
 
 PATIENCE_SECONDS = 120
 
-NAMED = [query for query in QUERIES if "SELECT count(*) FROM" not in query.split("(SELECT")[0]]
+NAMED = [query for query in QUERIES if "SELECT count(*) FROM" not in query.split("(SELECT")[0] and not query.startswith("WITH")]
 """The queries whose columns have names in a file."""
 
 COUNTS = [
-    query.replace("SELECT count(*) FROM", "SELECT count(*) AS n FROM", 1)
+    query.replace("SELECT count(*) FROM", "SELECT count(*) AS n FROM")
     for query in QUERIES
-    if query not in NAMED and not query.startswith("WITH")
+    if query not in NAMED
 ]
 
 PIPELINES = {f"q{number}": query for number, query in enumerate(NAMED + COUNTS)}
@@ -31,8 +31,8 @@ TIES = {
     "floats": "SELECT shop, sum(price / 3) AS s, avg(price) AS a, stddev(price) AS d FROM sales GROUP BY shop",
     "tied": "SELECT id, amount FROM sales ORDER BY amount % 5",
     "first": "SELECT id, shop FROM sales QUALIFY row_number() OVER (PARTITION BY shop ORDER BY amount % 3) <= 2",
-    "joined": "SELECT a.id, b.id AS other FROM sales a FULL JOIN shops b ON a.amount = b.size AND a.id % 7 = 0",
-    "listed": "SELECT shop, array_agg(id ORDER BY amount % 5) AS ids FROM sales GROUP BY shop",
+    "joined": "SELECT a.id, b.shop AS other FROM sales a FULL JOIN shops b ON a.amount = b.size AND a.id % 7 = 0",
+    "listed": "SELECT shop, array_agg(id ORDER BY amount % 5) AS ids FROM sales WHERE id < 9000 GROUP BY shop",
     "some": "SELECT id FROM (SELECT id FROM sales WHERE amount % 2 = 0 LIMIT 500) UNION ALL SELECT size FROM shops",
     "looked_up": "SELECT s.id, c.n FROM sales s LEFT JOIN (SELECT shop, count(*) AS n FROM sales GROUP BY shop) c ON c.shop = s.shop",
     "valued": "SELECT id, price - (SELECT avg(price) FROM sales) AS p FROM sales WHERE amount > (SELECT avg(size) FROM shops)",
@@ -126,7 +126,7 @@ def test_a_stage_that_was_killed_runs_once_more_and_leaves_nothing(slow):
     other = run("run", slow, "--root", "other", "--output", "json", folder=slow.parent)
     assert [batch["digest"] for batch in lines(other)[:-1]] == [batch["digest"] for batch in batches]
     assert lines(other)[-1]["feed"] == last["feed"]
-    found = run("gc", slow.parent / "root", "--dry-run", "--output", "json", folder=slow.parent)
+    found = run("gc", "--root", "root", "--dry-run", "--output", "json", folder=slow.parent)
     assert '"objects":0' in found.stdout.replace(" ", ""), found.stdout
 
 
@@ -186,7 +186,7 @@ def test_an_interrupted_stage_leaves_nothing_behind(slow):
     process.send_signal(signal.SIGINT)
     _, log = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 130 and "interrupted" in log, log
-    assert not list(spill.iterdir())
+    assert not spill.exists() or not list(spill.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_what_cannot_be_a_stage_is_refused_when_the_pipeline_is_created(folder, 
     [
         ("SELECT id FROM sales WHERE id < 0 ORDER BY id", 2, ["stage_1"]),
         ("SELECT shop, sum(1 / (shop - shop)) AS s FROM sales GROUP BY shop", 4, ["stage_1", "p", "divide by zero"]),
-        ("SELECT shop, max(CAST(day AS INT)) AS s FROM sales GROUP BY shop", 4, ["stage_1", "mon"]),
+        ("SELECT shop, max(CAST(day AS INT)) AS s FROM sales GROUP BY shop", 4, ["stage_1", "cannot cast string"]),
         ("SELECT id, (SELECT shop FROM shops) AS s FROM sales", 4, ["more than one row"]),
     ],
 )

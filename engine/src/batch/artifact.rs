@@ -2,27 +2,31 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use arrow::array::RecordBatch;
 use arrow::compute::cast;
 use arrow::datatypes::Schema;
-use forebay_protocol::{JobOptions, OptionSet};
 use forebay_storage::artifact::{self, Artifact, ArtifactFile, Catalog, Lineage, Part};
 use forebay_storage::writers::OutputFormat;
 use forebay_storage::{Dataset, DatasetSpec, PathColumns, Stores, TableFormat, formats};
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use super::miss::sources;
 use super::progress::StageProgress;
-use super::stage::TableStage;
+use super::stage::{FORMAT, TableStage, output_format};
 use crate::error::{Error, ErrorKind, Result};
 use crate::executor::Executor;
 use crate::feed::CostMeter;
 use crate::job::{Claimed, OpenFile, claim};
 
-/// The format of the files.
-const FORMAT: &str = "parquet";
+/// About the bytes of a file.
+const FILE_BYTES: u64 = 64 << 20;
 /// A file ends after a multiple of so many rows. Its size is known only there, so that it does not depend on batches.
 const ROWS_AT_ONCE: usize = 1024;
+
+/// The name of the seconds that a stage took, among an artifact's costs.
+const SECONDS: &str = "seconds";
 
 /// Where artifacts are found and kept, and who computes.
 pub(crate) struct Keeper<'a> {
@@ -52,9 +56,10 @@ impl Keeper<'_> {
                 *artifact
             }
             Claimed::Held(job, held) => {
+                let begun = Instant::now();
                 let work = async {
                     let parts = self.write(stage, job, progress).await?;
-                    let manifest = job.manifest(&parts, lineage(stage))?;
+                    let manifest = job.manifest(&parts, lineage(stage, begun))?;
                     catalog.record(id, &url).await?;
                     Ok(job.commit(manifest, Vec::new()).await?)
                 };
@@ -64,26 +69,15 @@ impl Keeper<'_> {
         Ok(artifact)
     }
 
-    /// Writes all rows, in files of about the size of a job's. There is one file at least.
+    /// Writes all rows to files. There is one at least.
     async fn write(
         &self,
         stage: &TableStage,
         job: &artifact::Job,
         progress: &StageProgress,
     ) -> Result<BTreeMap<u64, Part>> {
-        let defaults = JobOptions::defaults();
-        let given: Vec<_> = defaults.compression.map(|it| ("compression".to_owned(), it)).into_iter().collect();
-        let format = OutputFormat::new(FORMAT, &given)?;
-        format.check(&stage.schema)?;
-        let mut output = Output {
-            keeper: self,
-            stage,
-            job,
-            format,
-            file_size: defaults.file_size.unwrap_or(u64::MAX),
-            open: None,
-            parts: BTreeMap::new(),
-        };
+        let mut output =
+            Output { keeper: self, stage, job, format: output_format()?, open: None, parts: BTreeMap::new() };
         let mut rows = stage.query.rows()?;
         while let Some(batch) = rows.next().await {
             let batch = of_schema(&batch?, stage)?;
@@ -153,7 +147,6 @@ struct Output<'a> {
     stage: &'a TableStage,
     job: &'a artifact::Job,
     format: OutputFormat,
-    file_size: u64,
     open: Option<Open>,
     parts: BTreeMap<u64, Part>,
 }
@@ -182,12 +175,11 @@ impl Output<'_> {
     async fn write(&mut self, batch: RecordBatch) -> Result<()> {
         let (mut first, executor, meter) = (0, self.keeper.executor, CostMeter::new(&[]));
         while first < batch.num_rows() {
-            let size = self.file_size;
             let open = self.open()?;
             let rows = (ROWS_AT_ONCE - open.rows % ROWS_AT_ONCE).min(batch.num_rows() - first);
             open.bytes += open.file.write(executor, &meter, vec![batch.slice(first, rows)], false).await?;
             (open.rows, first) = (open.rows + rows, first + rows);
-            if open.rows.is_multiple_of(ROWS_AT_ONCE) && open.bytes >= size {
+            if open.rows.is_multiple_of(ROWS_AT_ONCE) && open.bytes >= FILE_BYTES {
                 self.close().await?;
             }
         }
@@ -232,22 +224,13 @@ fn of_schema(batch: &RecordBatch, stage: &TableStage) -> Result<RecordBatch> {
     RecordBatch::try_new(Arc::clone(&stage.schema), columns).map_err(unfit)
 }
 
-fn lineage(stage: &TableStage) -> Lineage {
-    let mut sources = BTreeMap::from([
-        ("stage".to_owned(), stage.name.clone()),
-        ("forebay".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
-    ]);
-    sources.extend(stage.tables.iter().map(|(name, dataset)| {
-        let snapshot = dataset.snapshot();
-        let (rows, files, id) = (snapshot.rows(), snapshot.files().len(), snapshot.id());
-        (format!("table {name}"), format!("{rows} rows in {files} files, snapshot {id}"))
-    }));
+fn lineage(stage: &TableStage, begun: Instant) -> Lineage {
     Lineage {
         fingerprint: stage.fingerprint.clone(),
         schema: Arc::clone(&stage.schema),
         folders: Arc::new(Schema::empty()),
-        sources,
-        costs: Value::Null,
+        sources: sources(stage),
+        costs: json!({ SECONDS: begun.elapsed().as_secs_f64() }),
     }
 }
 
@@ -255,4 +238,9 @@ fn lineage(stage: &TableStage) -> Lineage {
 pub(crate) fn extent(artifact: &Artifact) -> (u64, u64) {
     let manifest = artifact.manifest();
     (manifest.rows_out, manifest.files.iter().map(|ArtifactFile { bytes, .. }| bytes).sum())
+}
+
+/// The seconds that a stage took.
+pub(crate) fn seconds(artifact: &Artifact) -> Option<f64> {
+    artifact.manifest().costs.get(SECONDS)?.as_f64()
 }

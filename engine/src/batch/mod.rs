@@ -9,6 +9,7 @@
 
 mod artifact;
 mod exact_sum;
+mod miss;
 mod order_free;
 mod places;
 mod progress;
@@ -29,7 +30,8 @@ use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{SessionState, SessionStateBuilder};
 use tempfile::{Builder, TempDir};
 
-pub(crate) use self::artifact::{Keeper, extent};
+pub(crate) use self::artifact::{Keeper, extent, seconds};
+pub(crate) use self::miss::differences;
 pub use self::progress::RunningStage;
 pub(crate) use self::progress::StageProgress;
 pub use self::query::{Query, QueryRows};

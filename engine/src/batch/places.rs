@@ -22,7 +22,7 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Field};
 use arrow::row::{RowConverter, SortField};
 use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::common::{Column, DFSchema, JoinType, ScalarValue, plan_err};
+use datafusion::common::{Column, DFSchema, JoinType, plan_err};
 use datafusion::datasource::{provider_as_source, source_as_provider};
 use datafusion::error::Result;
 use datafusion::functions_aggregate::first_last::first_value_udaf;
@@ -368,11 +368,11 @@ impl Places {
         let mut inputs = Vec::new();
         for (number, (plan, own, held)) in branches.into_iter().enumerate() {
             let mut exprs: Vec<Expr> = own.into_iter().map(Expr::Column).collect();
-            exprs.push(branch::branch(number).alias(&branch));
+            exprs.push(branch::number(number).alias(&branch));
             for (at, (key, data_type)) in shared.iter().enumerate() {
                 let expr = match held.iter().find(|(_, of)| *of == at) {
                     Some((column, _)) => Expr::Column(column.clone()),
-                    None => Expr::Literal(ScalarValue::try_new_null(data_type)?, None),
+                    None => branch::null(data_type)?,
                 };
                 exprs.push(expr.alias(&key.column.name));
             }

@@ -20,6 +20,15 @@ struct Running {
     begun: Instant,
 }
 
+/// Ends what is shown of a stage, also if it is cancelled.
+struct Ends<'a>(&'a StageProgress);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        *self.0.running.lock() = None;
+    }
+}
+
 /// A stage that runs.
 #[derive(Clone, Debug)]
 pub struct RunningStage {
@@ -36,14 +45,13 @@ pub struct RunningStage {
 }
 
 impl StageProgress {
-    pub(crate) fn begin(&self, pipeline: &str, stage: &str) {
+    /// A stage runs until the result is dropped.
+    pub(crate) fn begin(&self, pipeline: &str, stage: &str) -> impl Drop {
         self.rows.store(0, Ordering::Relaxed);
+        self.waits.store(false, Ordering::Relaxed);
         let (pipeline, stage) = (pipeline.to_owned(), stage.to_owned());
         *self.running.lock() = Some(Running { pipeline, stage, begun: Instant::now() });
-    }
-
-    pub(crate) fn end(&self) {
-        *self.running.lock() = None;
+        Ends(self)
     }
 
     pub(super) fn add_rows(&self, rows: u64) {

@@ -11,6 +11,7 @@ use datafusion::error::Result as PlanResult;
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::{LogicalPlan, LogicalPlanBuilder};
 use forebay_storage::Dataset;
+use forebay_storage::writers::OutputFormat;
 
 use super::order_free::order_free;
 use super::places::in_order;
@@ -22,6 +23,14 @@ use crate::executor::Executor;
 /// Raise this when the same plan over the same files gives other rows, another order or other files.
 const STAGE_VERSION: u32 = 1;
 
+/// The format of the files that keep its rows.
+pub(super) const FORMAT: &str = "parquet";
+
+/// The same, to write with.
+pub(super) fn output_format() -> Result<OutputFormat> {
+    Ok(OutputFormat::new(FORMAT, &[])?)
+}
+
 /// A stage over its tables.
 pub(crate) struct TableStage {
     pub(crate) name: String,
@@ -31,6 +40,10 @@ pub(crate) struct TableStage {
     /// The same for stages whose rows are the same.
     pub(crate) fingerprint: String,
     pub(crate) query: Query,
+    /// The plan, as it is shown.
+    pub(crate) plan: String,
+    /// The versions of the operators and functions that it calls.
+    pub(crate) versions: BTreeMap<String, String>,
     /// Its tables, for the record of where rows come from.
     pub(crate) tables: BTreeMap<String, Dataset>,
 }
@@ -39,7 +52,8 @@ impl TableStage {
     /// The stage of a pipeline over some of `tables`.
     ///
     /// # Errors
-    /// `Invalid` if it calls functions without a version, or functions that depend on the order in which rows arrive.
+    /// `Invalid` if it calls functions without a version, functions that depend on the order in which rows arrive, or
+    /// what has no order, and if a column cannot be kept.
     pub(crate) fn new(
         stage: &StagePlan,
         tables: &BTreeMap<String, Dataset>,
@@ -52,6 +66,7 @@ impl TableStage {
             let message = format!("rows of {} must not be stored, since \"{name}\" has no version", stage.name);
             return Err(Error::invalid(message).with_hint("declare the function with a version"));
         }
+        output_format()?.check(&stage.schema)?;
         let missing = |name: &String| Error::internal(format!("the table \"{name}\" of {} is missing", stage.name));
         let read = stage.tables()?.into_iter().map(|name| match tables.get(&name) {
             Some(dataset) => Ok((name, dataset.clone())),
@@ -74,8 +89,14 @@ impl TableStage {
             add(version.as_deref().unwrap_or_default());
         }
         let fingerprint = hash.finalize().to_hex()[..32].to_owned();
+        let operators = compile::operator_versions(&stage.plan)?;
+        let operators = operators.into_iter().map(|(name, version)| (name, version.to_string()));
+        let functions = versions.into_iter().map(|(name, version)| (name, version.unwrap_or_default()));
         let plan = over_tables(stage.plan.clone(), &tables, executor.threads())?;
-        let plan = in_order(order_free(plan)?)?;
+        let plan = in_order(order_free(plan)?).map_err(|error| {
+            Error::invalid(Error::from(error).message())
+                .with_hint("name the order inside the call, as in `array_agg(x ORDER BY x)`, or compute it otherwise")
+        })?;
         let query = Query::new(stage.name.clone(), plan, planner, limits, Arc::clone(executor));
         Ok(Self {
             name: stage.name.clone(),
@@ -83,6 +104,8 @@ impl TableStage {
             is_value: stage.is_value,
             fingerprint,
             query,
+            plan: stage.plan.display_indent().to_string(),
+            versions: operators.chain(functions).collect(),
             tables,
         })
     }

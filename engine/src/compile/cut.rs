@@ -1,9 +1,9 @@
 //! Cuts a query where it needs whole tables.
 //!
-//! A feed computes each row of one table separately, and looks up rows of others. The topmost node that needs more, such
-//! as an aggregate, an order or a window function, ends the part of a query that a feed can compute. That node, with all
-//! that is below it, becomes a *stage*: it runs once, and its rows are a table like any other. The rest of the query
-//! reads that table. The second table of a join may be a stage, and so may a subquery that stands for a value.
+//! A feed computes each row of one table separately, and looks up rows of others. The topmost node that needs more,
+//! such as an aggregate, an order or a window function, ends the part of a query that a feed can compute. That node,
+//! with all that is below it, becomes a *stage*: it runs once, and its rows are a table like any other. The rest of the
+//! query reads that table. The second table of a join may be a stage, and so may a subquery that stands for a value.
 //!
 //! A stage has the columns that are read above it. [`lift`](super::lift) keeps images and lists out of it that it only
 //! passes on.
@@ -16,16 +16,17 @@ use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, Tr
 use datafusion::common::{Column, DFSchema};
 use datafusion::datasource::provider_as_source;
 use datafusion::error::Result as PlanResult;
-use datafusion::logical_expr::expr::{Placeholder, ScalarFunction};
+use datafusion::logical_expr::expr::{FieldMetadata, Placeholder, ScalarFunction};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
-use datafusion::logical_expr::{self as plan, Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder, Projection};
+use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
+use datafusion::logical_expr::{self as plan, Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder, Projection, lit};
 use datafusion::scalar::ScalarValue;
 use forebay_arrays::without_views;
 use forebay_operators::Determinism;
 use forebay_sql::{RowsNode, SAMPLE};
 
 use super::hidden::FeedTable;
-use super::lift::lifted;
+use super::lift::{lifted, reads_draws};
 use super::unknown::unknown;
 use super::{checks, join, unnest};
 use crate::error::{Error, Result};
@@ -83,26 +84,39 @@ impl Cut {
         self.plan
             .clone()
             .transform_up(|node| {
-                let column = node.inputs().first().and_then(|input| input.schema().columns().into_iter().next());
-                let filled = |expr: Expr| match expr {
-                    Expr::Placeholder(Placeholder { id, field: Some(field) }) => {
-                        let data_type = field.data_type();
-                        Ok(Transformed::yes(match (value_of(&id), column.clone()) {
-                            (Some(value), _) => Expr::Literal(value.cast_to(data_type)?, None),
-                            (None, Some(column)) => unknown(data_type.clone(), Expr::Column(column)),
-                            (None, None) => Expr::Literal(ScalarValue::try_from(data_type)?, None),
-                        }))
-                    }
-                    other => Ok(Transformed::no(other)),
-                };
+                let first = node.inputs().first().and_then(|input| input.schema().columns().into_iter().next());
                 let names = NamePreserver::new(&node);
                 node.map_expressions(|expr| {
+                    if !expr.exists(|expr| Ok(matches!(expr, Expr::Placeholder(_))))? {
+                        return Ok(Transformed::no(expr));
+                    }
                     let name = names.save(&expr);
-                    Ok(expr.transform_up(filled)?.update_data(|expr| name.restore(expr)))
+                    // Each condition of a join stays one of the side that it reads.
+                    let parts = split_conjunction_owned(expr).into_iter();
+                    let filled = parts.map(|part| with_values(part, first.as_ref(), value_of));
+                    let filled = conjunction(filled.collect::<PlanResult<Vec<_>>>()?).unwrap_or(lit(true));
+                    Ok(Transformed::yes(name.restore(filled)))
                 })
             })
             .data()
     }
+}
+
+/// An expression with these values, or with unknown ones that depend on a column that it reads, or else on `first`.
+fn with_values(expr: Expr, first: Option<&Column>, value_of: &dyn Fn(&str) -> Option<ScalarValue>) -> PlanResult<Expr> {
+    let column = expr.column_refs().into_iter().min().or(first).cloned();
+    let filled = expr.transform_up(|expr| match expr {
+        Expr::Placeholder(Placeholder { id, field: Some(field) }) => {
+            let metadata = Some(FieldMetadata::new_from_field(&field)).filter(|metadata| !metadata.is_empty());
+            Ok(Transformed::yes(match (value_of(&id), &column) {
+                (Some(value), _) => Expr::Literal(value.cast_to(field.data_type())?, metadata),
+                (None, Some(column)) => unknown(field, Expr::Column(column.clone())),
+                (None, None) => Expr::Literal(ScalarValue::try_from(field.data_type())?, metadata),
+            }))
+        }
+        other => Ok(Transformed::no(other)),
+    });
+    filled.data()
 }
 
 impl StagePlan {
@@ -138,7 +152,12 @@ impl Cutter<'_> {
     fn row_by_row(&mut self, plan: LogicalPlan, needed: Needed) -> PlanResult<LogicalPlan> {
         match plan {
             LogicalPlan::TableScan(_) => Ok(plan),
-            LogicalPlan::Limit(_) if checks::is_limit_of_table(&plan) => Ok(plan),
+            LogicalPlan::Limit(_) if checks::is_limit_of_table(&plan) => self.over_inputs(plan),
+            LogicalPlan::Projection(ref projection)
+                if matches!(projection.input.as_ref(), LogicalPlan::EmptyRelation(_)) =>
+            {
+                self.stage(plan, needed)
+            }
             LogicalPlan::Projection(projection) => {
                 let is_needed = |column: &Column| needed.as_ref().is_none_or(|needed| needed.contains(column));
                 let columns = projection.schema.columns();
@@ -149,7 +168,9 @@ impl Cutter<'_> {
                 Ok(LogicalPlan::Projection(Projection::try_new(exprs, Arc::new(input))?))
             }
             // What chooses rows of a stage belongs to it: HAVING, QUALIFY and their like.
-            LogicalPlan::Filter(ref filter) if is_over_stage(&plan) || compares_with_rows(&filter.predicate) => {
+            LogicalPlan::Filter(ref filter)
+                if compares_with_rows(&filter.predicate) || is_over_stage(&plan) && !reads_draws(filter)? =>
+            {
                 self.cut(plan, needed)
             }
             LogicalPlan::Filter(filter) => {
@@ -168,9 +189,7 @@ impl Cutter<'_> {
                 Ok(LogicalPlan::SubqueryAlias(plan::SubqueryAlias::try_new(Arc::new(input), alias.alias)?))
             }
             LogicalPlan::Unnest(ref unnest) if unnest::refusal(unnest).is_none() => self.over_inputs(plan),
-            LogicalPlan::Extension(ref extension) if extension.node.as_any().is::<RowsNode>() => {
-                self.over_inputs(plan)
-            }
+            LogicalPlan::Extension(ref extension) if extension.node.as_any().is::<RowsNode>() => self.over_inputs(plan),
             LogicalPlan::Join(join) if join::refusal_of_lookup(&join).is_none() => self.lookup(join, needed),
             other => self.cut(other, needed),
         }
@@ -182,7 +201,8 @@ impl Cutter<'_> {
         plan.with_new_exprs(plan.expressions(), inputs)
     }
 
-    fn lookup(&mut self, join: plan::Join, needed: Needed) -> PlanResult<LogicalPlan> {
+    fn lookup(&mut self, mut join: plan::Join, needed: Needed) -> PlanResult<LogicalPlan> {
+        join.filter = join.filter.map(|condition| self.with_values(condition)).transpose()?;
         let keys = join.on.iter().flat_map(|(left, right)| [left, right]);
         let needed = with(needed, keys.chain(join.filter.as_ref()));
         let of = |side: &DFSchema| {
@@ -192,7 +212,15 @@ impl Cutter<'_> {
         let left = self.row_by_row(join.left.as_ref().clone(), of_left)?;
         let right = match join::right_side(&join.right).and_then(|()| checks::driving_table(&join.right)) {
             Ok(_) => join.right.as_ref().clone(),
-            Err(_) => self.cut(join.right.as_ref().clone(), of_right)?,
+            // A table, or a projection of one.
+            Err(_) => match lifted(join.right.as_ref().clone())? {
+                LogicalPlan::Projection(projection) => {
+                    let read = read_by(&projection.expr);
+                    let stage = self.stage(Arc::unwrap_or_clone(projection.input), Some(read))?;
+                    LogicalPlan::Projection(Projection::try_new(projection.expr, Arc::new(stage))?)
+                }
+                right => self.stage(right, of_right)?,
+            },
         };
         let plan = LogicalPlan::Join(join);
         plan.with_new_exprs(plan.expressions(), vec![left, right])
@@ -230,11 +258,8 @@ impl Cutter<'_> {
         let scan = LogicalPlanBuilder::scan(&*name, provider_as_source(Arc::new(table)), None)?.build()?;
         let read = columns.into_iter().zip(schema.fields()).zip(plan.schema.fields()).map(|((column, kept), field)| {
             let read = Expr::Column(Column::new(Some(name.as_str()), kept.name()));
-            let read = if kept.data_type() == field.data_type() {
-                read
-            } else {
-                plan::cast(read, field.data_type().clone())
-            };
+            let read =
+                if kept.data_type() == field.data_type() { read } else { plan::cast(read, field.data_type().clone()) };
             read.alias_qualified(column.relation, column.name)
         });
         let read = Projection::try_new(read.collect(), Arc::new(scan))?;
@@ -268,9 +293,8 @@ impl Cutter<'_> {
     /// A name that no table of the query has.
     fn name(&self, kind: &str) -> String {
         let name = |number| format!("{kind}_{number}");
-        let is_free = |name: &String| {
-            !self.tables.contains(name) && self.stages.iter().all(|stage| stage.name != *name)
-        };
+        let is_free =
+            |name: &String| !self.tables.contains(name) && self.stages.iter().all(|stage| stage.name != *name);
         (1usize..).map(name).find(is_free).unwrap_or_else(|| kind.to_owned())
     }
 }
@@ -304,7 +328,8 @@ fn is_over_stage(filter: &LogicalPlan) -> bool {
                 }
                 node.inputs()[0]
             }
-            LogicalPlan::Join(_) | LogicalPlan::Unnest(_) | LogicalPlan::Extension(_) => return false,
+            LogicalPlan::Join(join) => return join::refusal_of_lookup(join).is_some(),
+            LogicalPlan::Unnest(_) | LogicalPlan::Extension(_) => return false,
             other => return needs_tables(other),
         }
     }

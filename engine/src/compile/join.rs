@@ -11,6 +11,7 @@ use datafusion::execution::SessionState;
 use datafusion::logical_expr::utils::{conjunction, find_valid_equijoin_key_pair, split_conjunction_owned};
 use datafusion::logical_expr::{self as plan, BinaryExpr, Expr, LogicalPlan, Operator};
 use datafusion::optimizer::decorrelate_predicate_subquery::DecorrelatePredicateSubquery;
+use datafusion::optimizer::eliminate_cross_join::EliminateCrossJoin;
 use datafusion::optimizer::scalar_subquery_to_join::ScalarSubqueryToJoin;
 use datafusion::optimizer::{OptimizerContext, OptimizerRule};
 use forebay_operators::Determinism;
@@ -71,13 +72,41 @@ pub(crate) fn resolved(plan: LogicalPlan, state: &SessionState) -> Result<Logica
     let plan = state.analyzer().execute_and_check(plan, state.config_options(), |_, _| {})?;
     let context = OptimizerContext::new();
     plan.transform_down(|node| match node {
-        LogicalPlan::Filter(_) => DecorrelatePredicateSubquery::new()
-            .rewrite(node, &context)?
-            .transform_data(|node| ScalarSubqueryToJoin::new().rewrite(node, &context)),
+        LogicalPlan::Filter(ref filter) => {
+            // `FROM a, b WHERE a.x = b.x` is a join by keys.
+            let node = match is_product(&filter.input) {
+                true => EliminateCrossJoin::new().rewrite(node, &context)?,
+                false => Transformed::no(node),
+            };
+            let joined = DecorrelatePredicateSubquery::new().rewrite(node.data.clone(), &context)?;
+            // A mark join is no lookup, so the condition stays whole, and its rows are those of a stage.
+            let joined = if marks(&joined.data) { node } else { joined };
+            joined.transform_data(|node| ScalarSubqueryToJoin::new().rewrite(node, &context))
+        }
         LogicalPlan::Projection(_) => ScalarSubqueryToJoin::new().rewrite(node, &context),
         other => Ok(Transformed::no(other)),
     })
     .data()
+}
+
+/// Whether a filter has become one over a mark join.
+fn marks(plan: &LogicalPlan) -> bool {
+    match plan {
+        LogicalPlan::Projection(_) | LogicalPlan::Filter(_) => marks(plan.inputs()[0]),
+        LogicalPlan::Join(join) => join.join_type == JoinType::LeftMark || marks(&join.left),
+        _ => false,
+    }
+}
+
+/// Whether a node joins every row of a table with every row of another, beside other inner joins.
+fn is_product(node: &LogicalPlan) -> bool {
+    match node {
+        LogicalPlan::Join(join) if join.join_type == JoinType::Inner => {
+            let is_cross = join.on.is_empty() && join.filter.is_none();
+            is_cross || is_product(&join.left) || is_product(&join.right)
+        }
+        _ => false,
+    }
 }
 
 /// The reason that a feed cannot run this join, or `None`.

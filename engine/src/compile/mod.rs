@@ -48,8 +48,9 @@ use forebay_storage::Dataset;
 
 pub(crate) use cut::{Cut, StagePlan, Uncuttable, cut, tables};
 pub(crate) use hidden::FeedTable;
-pub(crate) use hidden_columns::HIDDEN;
-pub(crate) use identity::{files, fingerprint, function_versions, operator_versions, uncacheable_calls};
+pub(crate) use identity::{
+    VERSION as IDENTITY_VERSION, files, fingerprint, function_versions, operator_versions, uncacheable_calls,
+};
 pub(crate) use layer::{Layer, MadeSoFar};
 pub(crate) use leaf_plan::fused;
 pub(crate) use lengths::{Lengths, check as check_length, lengths};

@@ -1,21 +1,21 @@
 //! A value that is not known yet, for planning.
 
-use datafusion::arrow::datatypes::DataType;
+use arrow::datatypes::{DataType, FieldRef};
 use datafusion::common::internal_err;
 use datafusion::error::Result;
 use datafusion::logical_expr::{
-    ColumnarValue, Expr, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
+    ColumnarValue, Expr, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
 };
 
-/// A value of this type that a stage will give. It takes a column, so that no rule computes it.
-pub(super) fn unknown(data_type: DataType, column: Expr) -> Expr {
-    ScalarUDF::from(Unknown { signature: Signature::any(1, Volatility::Immutable), data_type }).call(vec![column])
+/// A value of this field that a stage will give. It takes a column, so that no rule computes it.
+pub(super) fn unknown(field: FieldRef, column: Expr) -> Expr {
+    ScalarUDF::from(Unknown { signature: Signature::any(1, Volatility::Immutable), field }).call(vec![column])
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Unknown {
     signature: Signature,
-    data_type: DataType,
+    field: FieldRef,
 }
 
 impl ScalarUDFImpl for Unknown {
@@ -28,7 +28,11 @@ impl ScalarUDFImpl for Unknown {
     }
 
     fn return_type(&self, _: &[DataType]) -> Result<DataType> {
-        Ok(self.data_type.clone())
+        Ok(self.field.data_type().clone())
+    }
+
+    fn return_field_from_args(&self, _: ReturnFieldArgs<'_>) -> Result<FieldRef> {
+        Ok(FieldRef::clone(&self.field))
     }
 
     fn invoke_with_args(&self, _: ScalarFunctionArgs) -> Result<ColumnarValue> {

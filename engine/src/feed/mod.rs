@@ -35,6 +35,7 @@ mod window;
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
+use forebay_arrays::digest;
 use forebay_delivery::{Origin, ReadSettings, WindowId};
 use forebay_protocol::{DeliveryMode, EPOCHS_MAX, FeedSettings, OFFSET_MAX, ReadOptions, Start, Token};
 use forebay_storage::Dataset;
@@ -120,6 +121,10 @@ impl Feed {
         let lookups: Vec<(String, String)> = self.core().stage.lookups().map(of).collect();
         if !lookups.is_empty() {
             identity["lookups"] = serde_json::json!(lookups);
+        }
+        let values: Vec<(&String, String)> = self.pipeline.values().map(|(name, row)| (name, digest(row))).collect();
+        if !values.is_empty() {
+            identity["values"] = serde_json::json!(values);
         }
         identity
     }

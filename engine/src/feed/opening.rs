@@ -66,6 +66,11 @@ impl Feed {
             None => pipeline.dataset.clone(),
         };
         if dataset.snapshot().rows() == 0 {
+            if pipeline.stages().iter().any(|stage| stage.name == pipeline.table()) {
+                let (name, stage) = (pipeline.name(), pipeline.table());
+                return Err(Error::invalid(format!("pipeline \"{name}\" has no samples: {stage} gave no rows"))
+                    .with_hint("EXPLAIN PIPELINE shows the stage; look at its query with `forebay sql`"));
+            }
             let files = dataset.snapshot().files();
             let found = match files.first() {
                 Some(file) if files.len() == 1 => format!("\"{}\" has none", file.path),

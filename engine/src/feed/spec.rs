@@ -156,9 +156,7 @@ impl Feed {
                 });
             }
         }
-        let is_sent = |name: &str| {
-            name == pipeline.table() || lookups.iter().any(|lookup| lookup.table == name)
-        };
+        let is_sent = |name: &str| name == pipeline.table() || lookups.iter().any(|lookup| lookup.table == name);
         let stage_tables = pipeline.tables().iter().filter(|(name, _)| !is_sent(name));
         let stage_tables = stage_tables
             .map(|(table, dataset)| TableColumns { table: table.clone(), schema: Arc::clone(dataset.schema()) })
@@ -240,7 +238,7 @@ impl FeedSpec {
     /// The results of its stages among its tables.
     pub(crate) fn results(&self, tables: &BTreeMap<String, Dataset>) -> Result<StageResults> {
         let values = self.values.iter().map(|value| Ok((value.name.clone(), value.row()?)));
-        Ok(StageResults { tables: tables.clone(), values: values.collect::<Result<_>>()? })
+        Ok(StageResults { tables: tables.clone(), values: values.collect::<Result<_>>()?, artifacts: Vec::new() })
     }
 
     /// Opens a table over its snapshot. Reads no file.

@@ -30,7 +30,6 @@ use catalog::Catalog;
 use forebay_protocol::{CacheMode, FeedOptions, FeedSettings};
 pub use outputs::Output;
 use piece_caches::PieceCaches;
-pub use stages::{KeptStage, StageState};
 pub(crate) use statements::misplaced;
 
 use crate::batch::{BatchLimits, StageProgress};
@@ -163,8 +162,8 @@ impl Session {
     /// Opens pipeline `name` as a feed. If its query needs whole tables, [`prepare`](Self::prepare) it before.
     ///
     /// # Errors
-    /// `NotFound` for an unknown pipeline, `Conflict` for one that is not prepared, `Invalid` for contradictory options or a dataset without rows, and the error
-    /// of a table that could not be opened.
+    /// `NotFound` for an unknown pipeline, `Conflict` for one that is not prepared, `Invalid` for contradictory options
+    /// or a dataset without rows, and the error of a table that could not be opened.
     pub fn open(&self, name: &str, options: &FeedOptions) -> Result<Feed> {
         self.open_pipeline(self.pipeline(name)?, options)
     }

@@ -1,39 +1,11 @@
 //! Runs the stages of pipelines that need whole tables.
 
-use forebay_storage::artifact::Artifact;
-use serde::Serialize;
-
 use super::Session;
-use crate::batch::{Keeper, RunningStage, TableStage, extent, without_tables};
+use crate::batch::{Keeper, RunningStage, TableStage, differences, extent, seconds, without_tables};
 use crate::error::{Error, ErrorKind, Result};
+use crate::explain::{KeptStage, StageState};
 use crate::pipeline::{Pipeline, StageResults};
-
-/// A stage of a pipeline, and what is kept of it.
-#[derive(Clone, Debug, Serialize)]
-pub struct StageState {
-    /// The name of its table or its value.
-    pub name: String,
-    /// The tables that it reads, with their files and rows.
-    pub reads: Vec<(String, usize, u64)>,
-    /// The hash by which its rows are found.
-    pub fingerprint: String,
-    /// The rows that are kept, unless it has not run.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub kept: Option<KeptStage>,
-    /// The plan.
-    pub plan: String,
-}
-
-/// The rows of a stage that are kept.
-#[derive(Clone, Debug, Serialize)]
-pub struct KeptStage {
-    /// The folder of the files.
-    pub url: String,
-    /// The number of rows.
-    pub rows: u64,
-    /// The bytes of the files.
-    pub bytes: u64,
-}
+use forebay_storage::artifact::Artifact;
 
 impl Session {
     /// Runs the stages of pipeline `name` whose rows are not kept under the root, so that the pipeline can be opened. A
@@ -46,10 +18,18 @@ impl Session {
     /// stages.
     pub async fn prepare(&self, name: &str) -> Result<()> {
         let pipeline = self.pipeline(name)?;
-        if let Some(ready) = self.ready(&pipeline).await? {
+        if let Some(ready) = Box::pin(self.ready(&pipeline)).await? {
             self.catalog.set_ready(&pipeline, ready);
         }
         Ok(())
+    }
+
+    /// Whether pipeline `name` has stages.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown pipeline.
+    pub fn has_stages(&self, name: &str) -> Result<bool> {
+        Ok(!self.pipeline(name)?.stages().is_empty())
     }
 
     /// The stage that this session runs at the moment, if there is one.
@@ -67,16 +47,22 @@ impl Session {
         for stage in self.table_stages(&pipeline)? {
             let kept = self.keeper().find(&stage).await?.map(|artifact| {
                 let (rows, bytes) = extent(&artifact);
-                KeptStage { url: artifact.url().to_owned(), rows, bytes }
+                KeptStage { url: artifact.url().to_owned(), rows, bytes, seconds: seconds(&artifact) }
             });
+            let differences = match kept {
+                Some(_) => None,
+                None => differences(&self.stores, &self.root, &stage).await?,
+            };
             let reads = stage.tables.iter().map(|(name, dataset)| {
                 let snapshot = dataset.snapshot();
                 (name.clone(), snapshot.files().len(), snapshot.rows())
             });
             let plan = pipeline.stages().iter().find(|plan| plan.name == stage.name);
+            let optimized = plan.and_then(|stage| self.catalog.state().optimize(&stage.plan).ok());
             states.push(StageState {
                 reads: reads.collect(),
-                plan: plan.map(|stage| stage.plan.display_indent().to_string()).unwrap_or_default(),
+                plan: optimized.map_or(stage.plan, |plan| plan.display_indent().to_string()),
+                differences: differences.unwrap_or_default(),
                 name: stage.name,
                 fingerprint: stage.fingerprint,
                 kept,
@@ -91,27 +77,26 @@ impl Session {
             return Ok(None);
         }
         let mut artifacts = Vec::new();
-        let mut has_run = false;
         for stage in self.table_stages(pipeline)? {
             let artifact = match self.keeper().find(&stage).await? {
                 Some(artifact) => artifact,
-                None => {
-                    has_run = true;
-                    self.run_stage(pipeline, &stage).await?
-                }
+                None => self.run_stage(pipeline, &stage).await?,
             };
             artifacts.push((stage, artifact));
         }
-        if pipeline.is_ready() && !has_run {
+        let found = artifacts.iter().map(|(_, artifact)| (artifact.url().to_owned(), artifact.generation())).collect();
+        if pipeline.artifacts() == Some(&found) {
             return Ok(None);
         }
-        let mut results = StageResults::default();
+        let mut results = StageResults { artifacts: found, ..StageResults::default() };
         for (stage, artifact) in artifacts {
             let name = stage.name.clone();
-            match stage.is_value {
-                true => results.values.insert(name, self.keeper().value(&stage, &artifact).await?).map(drop),
-                false => results.tables.insert(name, self.keeper().table(&stage, &artifact).await?).map(drop),
-            };
+            if stage.is_value {
+                let value = self.keeper().value(&stage, &artifact).await;
+                results.values.insert(name, value.map_err(|error| of_stage(pipeline, &stage, &error))?);
+            } else {
+                results.tables.insert(name, self.keeper().table(&stage, &artifact).await?);
+            }
         }
         pipeline.with_results(results, &self.catalog.state()).map(Some)
     }
@@ -128,23 +113,18 @@ impl Session {
             .with_hint("run it where stages may run: without the option \"no_precompute\""));
         }
         tracing::info!(pipeline = name, stage = stage_name, fingerprint = stage.fingerprint, "running a stage");
-        self.stage_progress.begin(name, stage_name);
-        let made = self.keeper().make(stage, &self.stage_progress).await;
-        self.stage_progress.end();
-        let artifact = made.map_err(|error| {
-            let message = format!("{stage_name} of pipeline \"{name}\": {}", error.message());
-            let of_stage = Error::new(error.kind(), message);
-            match error.hint() {
-                Some(hint) => of_stage.with_hint(hint.to_owned()),
-                None => of_stage,
-            }
-        })?;
+        let _running = self.stage_progress.begin(name, stage_name);
+        let artifact = self.keeper().make(stage, &self.stage_progress).await;
+        let artifact = artifact.map_err(|error| of_stage(pipeline, stage, &error))?;
         let (rows, bytes) = extent(&artifact);
         tracing::info!(pipeline = name, stage = stage_name, rows, bytes, "a stage is kept");
         Ok(artifact)
     }
 
     pub(super) fn table_stages(&self, pipeline: &Pipeline) -> Result<Vec<TableStage>> {
+        if pipeline.stages().is_empty() {
+            return Ok(Vec::new());
+        }
         let mut planner = without_tables(self.catalog.state());
         // It compares NaN and zeros of both signs as they arrive.
         planner.config_mut().options_mut().optimizer.enable_topk_aggregation = false;
@@ -156,5 +136,15 @@ impl Session {
 
     fn keeper(&self) -> Keeper<'_> {
         Keeper { stores: &self.stores, root: &self.root, executor: &self.executor }
+    }
+}
+
+/// The error of a stage, with its name.
+fn of_stage(pipeline: &Pipeline, stage: &TableStage, error: &Error) -> Error {
+    let message = format!("{} of pipeline \"{}\": {}", stage.name, pipeline.name(), error.message());
+    let of_stage = Error::new(error.kind(), message);
+    match error.hint() {
+        Some(hint) => of_stage.with_hint(hint.to_owned()),
+        None => of_stage,
     }
 }

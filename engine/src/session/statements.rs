@@ -24,7 +24,9 @@ impl Session {
         let _executing = self.executing.lock().await;
         let mut outputs = Vec::new();
         for statement in script.statements()? {
-            outputs.push(self.statement(statement).await.map_err(|failure| script.error(failure))?);
+            // Statements that write have large futures.
+            let output = Box::pin(self.statement(statement)).await;
+            outputs.push(output.map_err(|failure| script.error(failure))?);
         }
         Ok(outputs)
     }
@@ -57,7 +59,7 @@ impl Session {
             if let Statement::Materialize(job) = &statement {
                 return Err(script.error(Failure::At(job.place, served_job())));
             }
-            let Err(failure) = self.statement(statement).await else { continue };
+            let Err(failure) = Box::pin(self.statement(statement)).await else { continue };
             let reads_broken = pipeline
                 .zip(failure.missing_table())
                 .is_some_and(|(pipeline, table)| self.catalog.break_pipeline(&pipeline, table));

@@ -144,8 +144,8 @@ declare_options! {
         /// Memory for a query or a stage over whole tables; by default half of what the process may use.
         batch_memory_limit: u64 = { kind: OptionKind::Memory, guide: Some(QUERIES), }
 
-        /// Folder of the local disk for rows of such a query or stage that do not fit in memory; that of temporary files by
-        /// default.
+        /// Folder of the local disk for rows of such a query or stage that do not fit in memory; that of temporary
+        /// files by default.
         spill_folder: String = {
             kind: OptionKind::Folder,
             environment: Some("FOREBAY_SPILL_FOLDER"),

@@ -7,8 +7,7 @@ use std::ops::ControlFlow;
 
 use datafusion::sql::sqlparser::ast::{
     BinaryOperator, Expr, Function, Ident, Join, JoinConstraint, JoinOperator, Query, Select, SelectItem, SetExpr,
-    Spanned, TableFactor, TableWithJoins, UnaryOperator, Visit, Visitor,
-    visit_expressions,
+    Spanned, TableFactor, TableWithJoins, UnaryOperator, Visit, Visitor, visit_expressions,
 };
 use forebay_operators::Determinism;
 
@@ -25,11 +24,19 @@ const RIGHT_HINT: &str = "draw in the SELECT around the join";
 impl Search<'_> {
     pub(super) fn joins(&mut self, item: &TableWithJoins) {
         item.joins.iter().for_each(|join| self.join(join));
-        let are_lookups = self.is_feed() && !self.needs_tables;
-        let most = if are_lookups { LOOKUPS_MAX } else { JOINS_MAX };
-        if let Some(join) = item.joins.get(most) {
-            let message = format!("more than {most} joins in one FROM");
-            self.refuse_before(join.relation.span(), &["JOIN"], &message, JOIN_HINT);
+        for most in [LOOKUPS_MAX, JOINS_MAX] {
+            if let Some(join) = item.joins.get(most) {
+                let until = Place::start(join.relation.span()).unwrap_or(self.here);
+                self.joins.push((most, self.tokens.last(until, &["JOIN"]).unwrap_or(until)));
+            }
+        }
+    }
+
+    /// Refuses more joins than a query of its kind may have.
+    pub(super) fn refuse_many_joins(&mut self) {
+        let most = if self.is_feed() && !self.needs_tables { LOOKUPS_MAX } else { JOINS_MAX };
+        for (_, place) in std::mem::take(&mut self.joins).into_iter().filter(|(at, _)| *at == most) {
+            self.refuse_at(place, &format!("more than {most} joins in one FROM"), JOIN_HINT);
         }
     }
 

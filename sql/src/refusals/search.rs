@@ -27,6 +27,8 @@ pub(super) struct Search<'a> {
     pub(super) needs_tables: bool,
     /// Whether the outermost query was visited.
     pub(super) has_begun: bool,
+    /// The number of joins of each FROM, and the place of the first that a feed would not look up.
+    pub(super) joins: Vec<(usize, Place)>,
     /// The last place visited, for nodes without a place.
     pub(super) here: Place,
     /// The calls of UNNEST in supported positions.
@@ -69,6 +71,8 @@ impl Search<'_> {
 }
 
 pub(super) const OF_A_PIPELINE: &str = "create a pipeline of the query, and look at its samples with `forebay preview`";
+pub(super) const LATERAL_HINT: &str =
+    "write a subquery that is a value, `(SELECT max(x) FROM other WHERE other.id = table.id)`, or a join";
 pub(super) const UNNEST_HINT: &str = "write `SELECT unnest(list) AS item, … FROM table`";
 pub(super) const JOIN_HINT: &str = "join beforehand, write the result to files, and create a table over them";
 pub(super) const SAMPLE: &str = "TABLESAMPLE would be silently ignored";

@@ -1,7 +1,7 @@
-//! The number of a branch of UNION.
+//! The constants of a branch of UNION: its number, and nulls for what only other branches have.
 //!
-//! A literal would not do. DataFusion leaves what is constant in each partition out of orders by which it merges
-//! partitions, and those of two branches have two numbers. A volatile function is never taken for a constant.
+//! Literals would not do. DataFusion leaves what is constant in each partition out of orders by which it merges
+//! partitions, and two branches have two numbers. A volatile function is never taken for a constant.
 
 use arrow::datatypes::DataType;
 use datafusion::common::ScalarValue;
@@ -11,18 +11,27 @@ use datafusion::logical_expr::{
 };
 
 #[derive(Debug, PartialEq, Eq, Hash)]
-struct Branch {
-    number: u64,
+struct OfBranch {
+    value: ScalarValue,
     signature: Signature,
 }
 
-/// The number as an expression, which may be null as far as DataFusion knows.
-pub(super) fn branch(number: usize) -> Expr {
-    let signature = Signature::nullary(Volatility::Volatile);
-    ScalarUDF::new_from_impl(Branch { number: number as u64, signature }).call(Vec::new())
+/// The number of a branch as an expression, which may be null as far as DataFusion knows.
+pub(super) fn number(of: usize) -> Expr {
+    of_branch(ScalarValue::UInt64(Some(of as u64)))
 }
 
-impl ScalarUDFImpl for Branch {
+/// A null of this type as an expression.
+pub(super) fn null(data_type: &DataType) -> Result<Expr> {
+    Ok(of_branch(ScalarValue::try_new_null(data_type)?))
+}
+
+fn of_branch(value: ScalarValue) -> Expr {
+    let signature = Signature::nullary(Volatility::Volatile);
+    ScalarUDF::new_from_impl(OfBranch { value, signature }).call(Vec::new())
+}
+
+impl ScalarUDFImpl for OfBranch {
     fn name(&self) -> &str {
         "forebay_branch"
     }
@@ -32,10 +41,10 @@ impl ScalarUDFImpl for Branch {
     }
 
     fn return_type(&self, _: &[DataType]) -> Result<DataType> {
-        Ok(DataType::UInt64)
+        Ok(self.value.data_type())
     }
 
     fn invoke_with_args(&self, _: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        Ok(ColumnarValue::Scalar(ScalarValue::UInt64(Some(self.number))))
+        Ok(ColumnarValue::Scalar(self.value.clone()))
     }
 }

@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     fn form_of(expr: &Expr) -> String {
-        let mut form = Form::new("");
+        let mut form = Form::new("", |_, _| Ok(()));
         expression(&mut form, expr).expect("a form");
         form.finish()
     }

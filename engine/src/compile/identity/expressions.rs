@@ -10,7 +10,6 @@ use forebay_operators::{ConstantKind, Parameter, ParameterKind};
 
 use super::aggregates::over_rows;
 use super::form::Form;
-use super::nodes::node;
 use super::values::{field, metadata, value};
 use crate::function::FunctionUdf;
 
@@ -273,7 +272,7 @@ fn pattern(form: &mut Form, tag: &'static str, like: &Like) -> Result<()> {
 
 fn subquery(form: &mut Form, subquery: &Subquery) -> Result<()> {
     expressions(form, &subquery.outer_ref_columns)?;
-    node(form, &subquery.subquery)
+    form.plan(&subquery.subquery)
 }
 
 /// Exhaustive, so that a new operator of a later DataFusion cannot share another operator's name.
@@ -348,7 +347,7 @@ mod tests {
         let forms: BTreeSet<String> = callees
             .iter()
             .map(|of| {
-                let mut form = Form::new("");
+                let mut form = Form::new("", |_, _| Ok(()));
                 callee(&mut form, of).expect("a form");
                 form.finish()
             })

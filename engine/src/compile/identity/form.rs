@@ -2,16 +2,33 @@
 
 use datafusion::common::internal_err;
 use datafusion::error::Result;
+use datafusion::logical_expr::LogicalPlan;
+
+/// Writes a plan, whose nodes have expressions, which may have subqueries.
+pub(super) type WritePlan = fn(&mut Form, &LogicalPlan) -> Result<()>;
 
 /// The canonical form of a query, hashed as it is written.
-pub(super) struct Form(blake3::Hasher);
+pub(super) struct Form {
+    hasher: blake3::Hasher,
+    write_plan: WritePlan,
+}
 
 impl Form {
-    /// The form of this version, empty so far.
-    pub(super) fn new(version: &str) -> Self {
-        let mut form = Self(blake3::Hasher::new());
+    /// The form of this version, empty so far. Expressions write subqueries by `write_plan`.
+    pub(super) fn new(version: &str, write_plan: WritePlan) -> Self {
+        let mut form = Self { hasher: blake3::Hasher::new(), write_plan };
         form.text(version);
         form
+    }
+
+    /// A form of a part, by itself.
+    pub(super) fn part(&self) -> Self {
+        Self::new("", self.write_plan)
+    }
+
+    /// Writes a plan.
+    pub(super) fn plan(&mut self, plan: &LogicalPlan) -> Result<()> {
+        (self.write_plan)(self, plan)
     }
 
     /// Begins a part.
@@ -25,11 +42,11 @@ impl Form {
 
     pub(super) fn bytes(&mut self, bytes: &[u8]) {
         self.number(bytes.len() as u64);
-        self.0.update(bytes);
+        self.hasher.update(bytes);
     }
 
     pub(super) fn number(&mut self, number: u64) {
-        self.0.update(&number.to_le_bytes());
+        self.hasher.update(&number.to_le_bytes());
     }
 
     pub(super) fn flag(&mut self, flag: bool) {
@@ -59,7 +76,7 @@ impl Form {
 
     /// The hash in hexadecimal digits.
     pub(super) fn finish(self) -> String {
-        self.0.finalize().to_hex().to_string()
+        self.hasher.finalize().to_hex().to_string()
     }
 }
 

@@ -16,4 +16,4 @@ mod values;
 mod whole_tables;
 
 pub(crate) use calls::{files, function_versions, operator_versions, uncacheable_calls};
-pub(crate) use nodes::fingerprint;
+pub(crate) use nodes::{VERSION, fingerprint};

@@ -16,11 +16,11 @@ use super::values::value;
 use super::whole_tables::{grouped, whole_tables};
 
 /// Raise this when the form changes, and when a new DataFusion may plan or compute the same form differently.
-const VERSION: &str = "forebay query 1, datafusion 55";
+pub(crate) const VERSION: &str = "forebay query 1, datafusion 55";
 
 /// A hash that is equal for equal queries only.
 pub(crate) fn fingerprint(plan: &LogicalPlan) -> Result<String> {
-    let mut form = Form::new(VERSION);
+    let mut form = Form::new(VERSION, node);
     node(&mut form, plan)?;
     Ok(form.finish())
 }
@@ -84,8 +84,8 @@ fn table(form: &mut Form, scan: &TableScan) -> Result<()> {
     })
 }
 
-/// Whether a table is a call, such as `range(1, 10)`. Its name is the function's, and its arguments are only in the source
-/// of the scan, so all calls of a function would be equal.
+/// Whether a table is a call, such as `range(1, 10)`. Its name is the function's, and its arguments are only in the
+/// source of the scan, so all calls of a function would be equal.
 fn is_computed(scan: &TableScan) -> bool {
     source_as_provider(&scan.source).is_ok_and(|table| (table.as_ref() as &dyn Any).is::<GenerateSeriesTable>())
 }

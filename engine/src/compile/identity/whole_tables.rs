@@ -9,7 +9,7 @@ use datafusion::logical_expr::{
 use super::aggregates::sorts;
 use super::expressions::{column, expression, expressions};
 use super::form::{Form, without_form};
-use super::nodes::{node, unnest_options};
+use super::nodes::unnest_options;
 use super::values::fields;
 
 /// Writes a node over whole tables, without its inputs.
@@ -98,19 +98,19 @@ fn unnested_below(form: &mut Form, unnest: &Unnest) -> Result<()> {
     form.tag("unnest by name");
     form.list(exec_columns, column)?;
     unnest_options(form, options)?;
-    let LogicalPlan::Projection(columns) = input.as_ref() else { return node(form, input) };
+    let LogicalPlan::Projection(columns) = input.as_ref() else { return form.plan(input) };
     form.tag("columns");
     unordered(form, &columns.expr)?;
     match columns.input.as_ref() {
         LogicalPlan::Unnest(unnest) => unnested_below(form, unnest),
-        other => node(form, other),
+        other => form.plan(other),
     }
 }
 
 /// Writes expressions whose order has no meaning.
 fn unordered(form: &mut Form, exprs: &[Expr]) -> Result<()> {
     let hash = |expr: &Expr| -> Result<String> {
-        let mut form = Form::new("");
+        let mut form = form.part();
         expression(&mut form, expr)?;
         Ok(form.finish())
     };
