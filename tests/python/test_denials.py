@@ -3,7 +3,7 @@
 Each item of a list under "Not supported" or "Current limits" carries a comment that names what must not exist:
 
     <!-- absent: operator *audio*, format tar, argument sampler, python Loader.__getitem__, scheme gs -->
-    <!-- refused (ORDER BY needs): SELECT label FROM photos ORDER BY label -->
+    <!-- refused (reads the clock): SELECT now() AS seen FROM photos -->
     <!-- tested: test_frameworks.py sequence-parallel -->
     <!-- not in a registry -->
 
@@ -146,7 +146,7 @@ def test_a_denial_of_something_that_exists_is_found(item: str, found: list[str])
 @pytest.mark.parametrize("statement", ["SELECT label FRM photos", "SELECT lable FROM photos"])
 def test_a_statement_with_a_mistake_denies_nothing(statement: str):
     with pytest.raises(AssertionError):
-        contradictions(f"no order <!-- refused (ORDER BY needs): {statement} -->")
+        contradictions(f"no clock <!-- refused (reads the clock): {statement} -->")
 
 
 def test_a_denial_without_a_comment_is_found():

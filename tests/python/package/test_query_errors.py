@@ -15,7 +15,7 @@ def rows():
 QUERIES = {
     "an unknown column": ("SELECT n,\n       m\nFROM t", "m", "       ^", "columns: n"),
     "an unknown argument": ("SELECT clamp(n, mim => 0, max => 3)\nFROM t", "mim", " " * 16 + "^", 'did you mean "min"?'),
-    "an aggregate": ("SELECT max(random_uniform())\nFROM t", "max", " " * 7 + "^", "compute it beforehand"),
+    "a draw in a stage": ("SELECT max(random_uniform())\nFROM t", "random_uniform", " " * 11 + "^", "outermost SELECT"),
     "a typing mistake": ("SELECT n\nFORM t", "", "^", None),
     "an unknown function": ("SELECT n,\n  squish(n) FROM t", "squish", "  ^", None),
     "an unfinished query": ("SELECT n FROM", "", "^", None),
