@@ -371,7 +371,7 @@ impl Places {
             exprs.push(branch::number(number).alias(&branch));
             for (at, (key, data_type)) in shared.iter().enumerate() {
                 let expr = match held.iter().find(|(_, of)| *of == at) {
-                    Some((column, _)) => Expr::Column(column.clone()),
+                    Some((column, _)) => branch::column(Expr::Column(column.clone())),
                     None => branch::null(data_type)?,
                 };
                 exprs.push(expr.alias(&key.column.name));

@@ -94,8 +94,14 @@ impl TableStage {
         let functions = versions.into_iter().map(|(name, version)| (name, version.unwrap_or_default()));
         let plan = over_tables(stage.plan.clone(), &tables, executor.threads())?;
         let plan = in_order(order_free(plan)?).map_err(|error| {
-            Error::invalid(Error::from(error).message())
-                .with_hint("name the order inside the call, as in `array_agg(x ORDER BY x)`, or compute it otherwise")
+            let error = Error::from(error);
+            let hint = match error.message().contains("without ORDER BY") {
+                true => "name the order inside the call, as in `array_agg(x ORDER BY x)`",
+                false => {
+                    "a stage's rows must be the same whenever it runs; a query of its own may have it: `forebay sql`"
+                }
+            };
+            Error::invalid(error.message()).with_hint(hint)
         })?;
         let query = Query::new(stage.name.clone(), plan, planner, limits, Arc::clone(executor));
         Ok(Self {

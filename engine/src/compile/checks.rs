@@ -122,9 +122,11 @@ fn impure(expr: &Expr) -> Option<Error> {
                     call.name()
                 )))
             }
-            Expr::ScalarSubquery(_) | Expr::InSubquery(_) | Expr::Exists(_) => Some(Error::invalid(
-                "a subquery in an expression cannot run in a feed stage: it reads a second table for each row",
-            )),
+            Expr::ScalarSubquery(_) | Expr::InSubquery(_) | Expr::Exists(_) | Expr::SetComparison(_) => {
+                Some(Error::invalid(
+                    "a subquery in an expression cannot run in a feed stage: it reads a second table for each row",
+                ))
+            }
             _ => None,
         };
         Ok(if refusal.is_some() { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })

@@ -387,10 +387,14 @@ fn check(stage: &StagePlan) -> Result<(), Uncuttable> {
         "\"{what}\" runs in a feed, row by row or in its windows, and the query reads it below a part that needs whole \
          tables and runs once before"
     ));
-    let error = error.with_hint(
-        "call it in the outermost SELECT: `SELECT operator(column) FROM (SELECT … ORDER BY …)`, or write the rows to \
-         files first, with MATERIALIZE",
-    );
+    let is_scalar = call != SAMPLE && forebay_operators::find_table_operator(&call).is_none();
+    let error = error.with_hint(match is_scalar {
+        true => {
+            "call it in the outermost SELECT, and not in its WHERE or ORDER BY, as in `SELECT operator(column) FROM \
+             (SELECT … ORDER BY …)`; or write the rows to files first, with MATERIALIZE"
+        }
+        false => "write the rows to files first, with MATERIALIZE",
+    });
     Err(Uncuttable { call: Some(what.to_owned()), error })
 }
 

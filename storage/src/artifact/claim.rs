@@ -19,6 +19,9 @@ pub const BEAT: Duration = Duration::from_secs(10);
 /// The time without signs of life after which another process takes over.
 pub const SILENCE: Duration = Duration::from_secs(30);
 
+/// The time between two looks for signs of life, and for the end of the job.
+const LOOK: Duration = Duration::from_secs(1);
+
 /// Waits for a duration by some clock, such as tokio's.
 pub type Wait<'a> = &'a (dyn Fn(Duration) -> BoxFuture<'static, ()> + Send + Sync);
 
@@ -71,8 +74,8 @@ impl Job {
 
     /// Watches for a sign of life after this one. Returns whether there is one, or the job has ended.
     async fn is_busy(&self, number: u64, wait: Wait<'_>) -> Result<bool> {
-        for _ in 0..SILENCE.as_secs() / BEAT.as_secs() {
-            wait(BEAT).await;
+        for _ in 0..SILENCE.as_secs() / LOOK.as_secs() {
+            wait(LOOK).await;
             let ended = Latest::of(&self.stores, &self.folder).await?.number >= self.generation();
             if ended || self.last_claim().await? != Some(number) {
                 return Ok(true);

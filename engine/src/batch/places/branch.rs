@@ -1,34 +1,42 @@
-//! The constants of a branch of UNION: its number, and nulls for what only other branches have.
+//! The columns that a branch of UNION adds: its number, places of its own, and nulls for those of other branches.
 //!
-//! Literals would not do. DataFusion leaves what is constant in each partition out of orders by which it merges
-//! partitions, and two branches have two numbers. A volatile function is never taken for a constant.
+//! DataFusion leaves out of orders what it knows to be constant in a partition, or to be equal to another column. It
+//! merges branches by their orders, and knows such things of one branch that are not so in another. Of a volatile
+//! function it knows nothing.
 
 use arrow::datatypes::DataType;
-use datafusion::common::ScalarValue;
+use datafusion::common::{ScalarValue, internal_err};
 use datafusion::error::Result;
 use datafusion::logical_expr::{
     ColumnarValue, Expr, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
 };
 
-#[derive(Debug, PartialEq, Eq, Hash)]
-struct OfBranch {
-    value: ScalarValue,
-    signature: Signature,
-}
-
 /// The number of a branch as an expression, which may be null as far as DataFusion knows.
 pub(super) fn number(of: usize) -> Expr {
-    of_branch(ScalarValue::UInt64(Some(of as u64)))
+    constant(ScalarValue::UInt64(Some(of as u64)))
 }
 
 /// A null of this type as an expression.
 pub(super) fn null(data_type: &DataType) -> Result<Expr> {
-    Ok(of_branch(ScalarValue::try_new_null(data_type)?))
+    Ok(constant(ScalarValue::try_new_null(data_type)?))
 }
 
-fn of_branch(value: ScalarValue) -> Expr {
+/// The values of a column, as an expression that DataFusion does not know to be that column.
+pub(super) fn column(of: Expr) -> Expr {
+    ScalarUDF::new_from_impl(OfBranch { value: None, signature: Signature::any(1, Volatility::Volatile) })
+        .call(vec![of])
+}
+
+fn constant(value: ScalarValue) -> Expr {
     let signature = Signature::nullary(Volatility::Volatile);
-    ScalarUDF::new_from_impl(OfBranch { value, signature }).call(Vec::new())
+    ScalarUDF::new_from_impl(OfBranch { value: Some(value), signature }).call(Vec::new())
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct OfBranch {
+    /// `None` for the argument.
+    value: Option<ScalarValue>,
+    signature: Signature,
 }
 
 impl ScalarUDFImpl for OfBranch {
@@ -40,11 +48,19 @@ impl ScalarUDFImpl for OfBranch {
         &self.signature
     }
 
-    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
-        Ok(self.value.data_type())
+    fn return_type(&self, arguments: &[DataType]) -> Result<DataType> {
+        match (&self.value, arguments) {
+            (Some(value), _) => Ok(value.data_type()),
+            (None, [column]) => Ok(column.clone()),
+            (None, _) => internal_err!("a column of a branch is one argument"),
+        }
     }
 
-    fn invoke_with_args(&self, _: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        Ok(ColumnarValue::Scalar(self.value.clone()))
+    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        match (&self.value, &arguments.args[..]) {
+            (Some(value), _) => Ok(ColumnarValue::Scalar(value.clone())),
+            (None, [column]) => Ok(column.clone()),
+            (None, _) => internal_err!("a column of a branch is one argument"),
+        }
     }
 }

@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use datafusion::common::plan_datafusion_err;
 use datafusion::error::Result;
-use datafusion::logical_expr::{self as plan, Expr, Filter, LogicalPlan, Projection};
+use datafusion::logical_expr::{
+    self as plan, Expr, ExprSchemable, Filter, LogicalPlan, Operator, Projection, binary_expr,
+};
+use datafusion::scalar::ScalarValue;
 
 use super::layers::Layers;
 use crate::compile::change::Change;
@@ -36,8 +39,8 @@ pub(super) fn weave(
     let mut right_keys = Vec::with_capacity(keys.len());
     for (index, (left, right)) in keys.into_iter().enumerate() {
         let name = format!("{JOIN_KEY}_{index}");
-        exprs.push(layers.expr(left, &input)?.alias(&name));
-        right_keys.push(right_layers.expr(right, &plan)?.alias(&name));
+        exprs.push(one_zero(layers.expr(left, &input)?, &input)?.alias(&name));
+        right_keys.push(one_zero(right_layers.expr(right, &plan)?, &plan)?.alias(&name));
     }
     exprs.extend(hidden_columns(&input)?);
     let input = LogicalPlan::Projection(Projection::try_new(exprs, Arc::new(input))?);
@@ -56,5 +59,14 @@ pub(super) fn weave(
             let condition = layers.expr(condition, &joined)?;
             Ok(LogicalPlan::Filter(Filter::try_new(condition, Arc::new(joined))?))
         }
+    }
+}
+
+/// A key in which -0 is 0, as in DataFusion's joins: keys are compared by their bytes.
+fn one_zero(key: Expr, input: &LogicalPlan) -> Result<Expr> {
+    let data_type = key.get_type(input.schema())?;
+    match data_type.is_floating() {
+        true => Ok(binary_expr(key, Operator::Plus, Expr::Literal(ScalarValue::new_zero(&data_type)?, None))),
+        false => Ok(key),
     }
 }
