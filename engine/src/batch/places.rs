@@ -53,6 +53,9 @@ pub(crate) fn in_order(plan: LogicalPlan) -> Result<LogicalPlan> {
     Places::default().place(plan)?.sorted().only(&schema)
 }
 
+/// The order for which DataFusion sorts the rows of window functions.
+type SortKeys = Vec<(SortExpr, bool)>;
+
 /// Gives rows their places, and numbers the columns of places.
 #[derive(Default)]
 struct Places {
@@ -284,7 +287,7 @@ impl Places {
         let Placed { mut plan, place } = self.input(window.input)?;
         let names = NamePreserver::new_for_projection();
         // DataFusion sorts once for a node.
-        let mut nodes: Vec<(Vec<(SortExpr, bool)>, Vec<Expr>)> = Vec::new();
+        let mut nodes: Vec<(SortKeys, Vec<Expr>)> = Vec::new();
         for expr in window.window_expr {
             let name = names.save(&expr);
             let call = match unaliased(self.expr(expr)?) {
