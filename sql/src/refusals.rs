@@ -35,7 +35,7 @@ pub(crate) fn find(query: &Query, purpose: Purpose, state: &SessionState, tokens
     search(query, purpose, state, tokens, start).errors
 }
 
-/// Whether a feed cannot compute each row of the query separately, for whatever reason.
+/// Whether a feed cannot compute each row of the query separately, or refuses the query.
 pub(crate) fn is_for_all_rows(query: &Query, state: &SessionState, tokens: &Tokens, start: Place) -> bool {
     let found = search(query, Purpose::Feed, state, tokens, start);
     found.needs_tables || !found.errors.is_empty()

@@ -162,6 +162,21 @@ def test_a_cluster_gives_the_same_samples(folder, tmp_path):
             assert there == samples("all.sql", "--pipeline", name, "--root", root), name
 
 
+def test_a_stage_that_fails_keeps_no_other_pipeline_from_being_served(folder, tmp_path):
+    (tmp_path / "two.sql").write_text(
+        f"{TABLES.replace(chr(39) + 's', chr(39) + str(folder) + '/s')}\n"
+        "CREATE PIPELINE good AS SELECT shop, count(*) AS n FROM sales GROUP BY shop;\n"
+        "CREATE PIPELINE bad AS SELECT shop, max(CAST(day AS INT)) AS d FROM sales GROUP BY shop;"
+    )
+    with Server(tmp_path / "two.sql", "--root", tmp_path / "root") as server:
+        assert lines(run("run", "--connect", server.uri, "--pipeline", "good", "--output", "json", folder=tmp_path))[-1]["samples"] == 40
+        done = subprocess.run(
+            [binary(), "run", "--connect", server.uri, "--pipeline", "bad"],
+            env=environment(), capture_output=True, text=True, timeout=PATIENCE_SECONDS,
+        )
+        assert done.returncode != 0 and "stage_1" in done.stderr, done.stderr
+
+
 def test_without_precompute_a_stage_is_named(folder, tmp_path):
     flags = ["run", "all.sql", "--pipeline", "tied", "--root", tmp_path / "root", "--output", "json"]
     done = run(*flags, "--no-precompute", folder=folder, code=5)

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use arrow::array::RecordBatch;
-use arrow::compute::cast;
 use arrow::datatypes::Schema;
 use forebay_storage::artifact::{self, Artifact, ArtifactFile, Catalog, Lineage, Part};
 use forebay_storage::writers::OutputFormat;
@@ -14,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::miss::sources;
 use super::progress::StageProgress;
+use super::query::of_schema;
 use super::stage::{FORMAT, TableStage, output_format};
 use crate::error::{Error, ErrorKind, Result};
 use crate::executor::Executor;
@@ -76,11 +76,18 @@ impl Keeper<'_> {
         job: &artifact::Job,
         progress: &StageProgress,
     ) -> Result<BTreeMap<u64, Part>> {
-        let mut output =
-            Output { keeper: self, stage, job, format: output_format()?, open: None, parts: BTreeMap::new() };
+        let mut output = Output {
+            keeper: self,
+            stage,
+            job,
+            format: output_format()?,
+            meter: CostMeter::new(&[]),
+            open: None,
+            parts: BTreeMap::new(),
+        };
         let mut rows = stage.query.rows()?;
         while let Some(batch) = rows.next().await {
-            let batch = of_schema(&batch?, stage)?;
+            let batch = of_schema(&batch?, &stage.schema)?;
             progress.add_rows(batch.num_rows() as u64);
             if let Err(error) = output.write(batch).await {
                 output.abort().await;
@@ -136,7 +143,7 @@ impl Keeper<'_> {
 }
 
 /// A row of nulls.
-pub(crate) fn null_row(stage: &TableStage) -> RecordBatch {
+fn null_row(stage: &TableStage) -> RecordBatch {
     let column = arrow::array::new_null_array(stage.schema.field(0).data_type(), 1);
     RecordBatch::try_new(Arc::clone(&stage.schema), vec![column]).expect("its columns may be null")
 }
@@ -147,6 +154,7 @@ struct Output<'a> {
     stage: &'a TableStage,
     job: &'a artifact::Job,
     format: OutputFormat,
+    meter: CostMeter,
     open: Option<Open>,
     parts: BTreeMap<u64, Part>,
 }
@@ -173,7 +181,7 @@ impl Output<'_> {
     }
 
     async fn write(&mut self, batch: RecordBatch) -> Result<()> {
-        let (mut first, executor, meter) = (0, self.keeper.executor, CostMeter::new(&[]));
+        let (mut first, executor, meter) = (0, self.keeper.executor, self.meter.clone());
         while first < batch.num_rows() {
             let open = self.open()?;
             let rows = (ROWS_AT_ONCE - open.rows % ROWS_AT_ONCE).min(batch.num_rows() - first);
@@ -190,7 +198,7 @@ impl Output<'_> {
         let number = self.number();
         self.open()?;
         let Some(Open { mut file, rows, .. }) = self.open.take() else { return Ok(()) };
-        file.write(self.keeper.executor, &CostMeter::new(&[]), Vec::new(), true).await?;
+        file.write(self.keeper.executor, &self.meter, Vec::new(), true).await?;
         let files = vec![file.complete(self.job, number).await?];
         let (bad_reasons, costs, facts) = (BTreeMap::new(), Value::Null, Value::Null);
         let part = Part { files, rows_in: rows as u64, bad_rows: 0, bad_reasons, costs, facts };
@@ -210,18 +218,6 @@ impl Output<'_> {
             open.file.abort().await;
         }
     }
-}
-
-/// The batch with the columns of its stage.
-fn of_schema(batch: &RecordBatch, stage: &TableStage) -> Result<RecordBatch> {
-    let columns = batch.columns().iter().zip(stage.schema.fields());
-    let columns = columns.map(|(column, field)| match column.data_type() == field.data_type() {
-        true => Ok(Arc::clone(column)),
-        false => cast(column, field.data_type()),
-    });
-    let unfit = |error| Error::internal(format!("rows do not fit {}: {error}", stage.name));
-    let columns = columns.collect::<std::result::Result<_, _>>().map_err(unfit)?;
-    RecordBatch::try_new(Arc::clone(&stage.schema), columns).map_err(unfit)
 }
 
 fn lineage(stage: &TableStage, begun: Instant) -> Lineage {

@@ -371,10 +371,11 @@ fn take<const BYTES: usize>(bytes: &mut &[u8]) -> Option<[u8; BYTES]> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn random(seed: u64, index: u64) -> u64 {
+    /// Random bits.
+    pub(in super::super) fn random(seed: u64, index: u64) -> u64 {
         let mut bits = (seed << 32 | index).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -162,16 +162,10 @@ mod tests {
     use datafusion::datasource::MemTable;
     use datafusion::prelude::{DataFrame, SessionConfig, SessionContext};
 
+    use super::super::exact_sum::tests::random;
     use super::accumulators::for_each;
     use super::tally::Tally;
     use super::*;
-
-    fn random(seed: u64, index: u64) -> u64 {
-        let mut bits = (seed << 32 | index).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        bits ^ (bits >> 31)
-    }
 
     fn unit(seed: u64, index: u64) -> f64 {
         (random(seed, index) >> 11) as f64 / (1_u64 << 53) as f64

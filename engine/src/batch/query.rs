@@ -145,26 +145,14 @@ impl Query {
         let plan = fused(plan).map_err(|error| DataFusionError::External(Box::new(error)))?;
         let mut batches = execute_stream(plan, Arc::new(TaskContext::from(&state)))?;
         while let Some(batch) = batches.next().await {
-            let batch = self.plain(&batch?);
+            // It has no views.
+            let batch = of_schema(&batch?, &self.schema);
             *has_begun = true;
             if sender.send(batch).await.is_err() {
                 break;
             }
         }
         Ok(())
-    }
-
-    /// The batch with the query's schema, which has no views.
-    fn plain(&self, batch: &RecordBatch) -> Result<RecordBatch> {
-        let columns = batch.columns().iter().zip(self.schema.fields());
-        let columns = columns.map(|(column, field)| match column.data_type() == field.data_type() {
-            true => Ok(Arc::clone(column)),
-            false => cast(column, field.data_type()),
-        });
-        let unfit = |error| Error::internal(format!("rows do not fit their query: {error}"));
-        let columns = columns.collect::<std::result::Result<_, _>>().map_err(unfit)?;
-        let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-        RecordBatch::try_new_with_options(self.schema(), columns, &options).map_err(unfit)
     }
 }
 
@@ -185,6 +173,19 @@ impl QueryRows {
     pub fn into_stream(self) -> impl Stream<Item = Result<RecordBatch>> + Send {
         futures::stream::unfold(self, |mut rows| async move { Some((rows.next().await?, rows)) })
     }
+}
+
+/// The batch with the types of `schema`.
+pub(super) fn of_schema(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch> {
+    let columns = batch.columns().iter().zip(schema.fields());
+    let columns = columns.map(|(column, field)| match column.data_type() == field.data_type() {
+        true => Ok(Arc::clone(column)),
+        false => cast(column, field.data_type()),
+    });
+    let unfit = |error| Error::internal(format!("rows do not fit their query: {error}"));
+    let columns = columns.collect::<std::result::Result<_, _>>().map_err(unfit)?;
+    let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+    RecordBatch::try_new_with_options(Arc::clone(schema), columns, &options).map_err(unfit)
 }
 
 impl fmt::Debug for Query {

@@ -19,7 +19,7 @@ use datafusion::error::Result as PlanResult;
 use datafusion::logical_expr::expr::{FieldMetadata, Placeholder, ScalarFunction};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
-use datafusion::logical_expr::{self as plan, Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder, Projection, lit};
+use datafusion::logical_expr::{self as plan, Expr, LogicalPlan, LogicalPlanBuilder, Projection, lit};
 use datafusion::scalar::ScalarValue;
 use forebay_arrays::without_views;
 use forebay_operators::Determinism;
@@ -417,9 +417,4 @@ fn is_of_feed(call: &ScalarFunction) -> bool {
     operator.is_some_and(|operator| operator.descriptor().determinism != Determinism::Deterministic)
         || FunctionUdf::of_call(call).is_some_and(FunctionUdf::draws)
         || call.name() == SAMPLE
-}
-
-/// The type of `expr` over `schema`, if it has one.
-pub(super) fn type_of(expr: &Expr, schema: &DFSchema) -> Option<DataType> {
-    expr.get_type(schema).ok()
 }

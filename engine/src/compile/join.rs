@@ -114,7 +114,7 @@ pub(crate) fn refusal(join: &plan::Join) -> Option<Error> {
     refusal_of_lookup(join).or_else(|| right_side(&join.right).err())
 }
 
-/// The reason that a feed cannot look up rows for this join, or `None`, whatever the right side is.
+/// The reason that a feed cannot look up rows for this join, or `None`. The right side may be any query.
 pub(super) fn refusal_of_lookup(join: &plan::Join) -> Option<Error> {
     let refuse = |message: &str, hint: &str| Some(Error::invalid(message.to_owned()).with_hint(hint.to_owned()));
     let condition = match join.join_type {

@@ -12,9 +12,9 @@ use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, Tr
 use datafusion::common::{Column, DFSchema};
 use datafusion::error::Result;
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
-use datafusion::logical_expr::{Expr, Filter, LogicalPlan, Projection, lit};
+use datafusion::logical_expr::{Expr, ExprSchemable, Filter, LogicalPlan, Projection, lit};
 
-use super::cut::{call_of_feed, type_of};
+use super::cut::call_of_feed;
 
 /// `plan` with a projection at its top that computes what the nodes below only pass on; `plan` itself if there is
 /// nothing to move.
@@ -167,5 +167,5 @@ fn is_payload(expr: &Expr, base: &LogicalPlan) -> bool {
         )
     };
     !matches!(expr, Expr::Column(_))
-        && (call_of_feed(expr).is_some() || type_of(expr, base.schema()).is_some_and(is_large))
+        && (call_of_feed(expr).is_some() || expr.get_type(base.schema()).is_ok_and(is_large))
 }

@@ -23,7 +23,7 @@ use crate::planner::planner;
 const SETTINGS: [(usize, usize); 6] = [(1, 8192), (1, 3), (2, 1), (4, 3), (7, 1), (7, 8192)];
 const ROWS_OF_T: i64 = 61;
 const ROWS_OF_U: i64 = 23;
-/// Rows in a row group, of which each is read by one partition.
+/// Rows in a row group. One partition reads it.
 const GROUP_ROWS: usize = 7;
 
 /// Queries that have the same rows without places, in any order.
