@@ -4,8 +4,9 @@
 //! large tables or an order, is computed here, once. [`table`] gives DataFusion the tables' pinned files, and [`scan`]
 //! reads them by row ranges, as feeds do: every format, with what bounds exclude left out.
 //!
-//! A [`query`] gives its rows to its reader, and keeps none. The rows of a pipeline's [`stage`] are kept as an [`artifact`],
-//! which is a function of query and data: [`places`] gives its rows one order, and [`order_free`] sums floats exactly.
+//! A [`query`] gives its rows to its reader, and keeps none. The rows of a pipeline's [`stage`] are kept as an
+//! [`artifact`], which is a function of query and data: [`places`] gives its rows one order, and [`order_free`] sums
+//! floats exactly.
 
 mod artifact;
 mod exact_sum;
