@@ -34,8 +34,15 @@ impl Role for Serves {
 pub(crate) struct Works;
 
 impl Role for Works {
-    const LEAVES_OUT: &[&str] =
-        &["batch_memory_limit", "memory_limit", "no_precompute", "root", "spill_folder", "window_memory_limit"];
+    const LEAVES_OUT: &[&str] = &[
+        "batch_memory_limit",
+        "memory_limit",
+        "no_precompute",
+        "root",
+        "spill_folder",
+        "sql_queries",
+        "window_memory_limit",
+    ];
 }
 
 impl<T: OptionSet> Args for Flags<T> {

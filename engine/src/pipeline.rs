@@ -14,7 +14,9 @@ use forebay_sql::{OptionValue, PipelineDefinition, PipelineOption};
 use forebay_storage::Dataset;
 use futures::FutureExt;
 
-use crate::compile::{self, Audience, Cut, Keeping, Lengths, PrefixCut, Stage, StagePlan, StageUse, Uncuttable};
+use crate::compile::{
+    self, Audience, Cut, Joins, Keeping, Lengths, PlanValue, PrefixCut, Stage, StagePlan, StageUse, Uncuttable,
+};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A compiled pipeline.
@@ -49,17 +51,35 @@ pub struct Pipeline {
 pub(crate) struct StageResults {
     /// Tables.
     pub(crate) tables: BTreeMap<String, Dataset>,
-    /// Values, each a column of one row.
-    pub(crate) values: BTreeMap<String, RecordBatch>,
+    pub(crate) values: BTreeMap<String, StageValue>,
     /// The folders of the artifacts, and the numbers of their commits.
     pub(crate) artifacts: Vec<(String, u64)>,
 }
 
+/// The value of a stage.
+#[derive(Clone, Debug)]
+pub(crate) struct StageValue {
+    /// A column of one row.
+    pub(crate) row: RecordBatch,
+    /// The table that holds it, if it is known.
+    pub(crate) table: Option<Dataset>,
+    value: PlanValue,
+}
+
 impl StageResults {
+    /// Adds the value of stage `name`, a column of one row, which `table` may hold.
+    ///
+    /// # Errors
+    /// `Data` for a fit to rows that have no value.
+    pub(crate) fn add_value(&mut self, name: String, row: RecordBatch, table: Option<Dataset>) -> Result<()> {
+        let value = PlanValue::of(&row)?;
+        self.values.insert(name, StageValue { row, table, value });
+        Ok(())
+    }
+
     /// The value of stage `name`.
     fn value(&self, name: &str) -> Option<ScalarValue> {
-        let rows = self.values.get(name)?;
-        ScalarValue::try_from_array(rows.column(0), 0).ok()
+        self.values.get(name).map(|of_stage| of_stage.value.scalar.clone())
     }
 }
 
@@ -74,23 +94,23 @@ impl Pipeline {
         base: &Path,
         state: &SessionState,
     ) -> Result<Self, Refusal> {
-        let (feed_options, read_defaults) = options(&definition.options)?;
+        let (feed_options, read_defaults, joins) = options(&definition.options)?;
         let plan = forebay_sql::plan(definition, base, state).await.map_err(Refusal::Placed)?;
         let planned = plan.clone();
         let resolved = compile::resolved(plan, state)?;
         let operators = compile::operator_versions(&resolved).map_err(crate::Error::from)?;
-        let cut = compile::cut(resolved).map_err(|uncuttable| misplaced(definition, uncuttable))?;
+        let cut = compile::cut(resolved, joins).map_err(|uncuttable| misplaced(definition, uncuttable))?;
         let read = compile::tables(&planned).map_err(crate::Error::from)?;
         let mut tables: BTreeMap<String, Dataset> = tables
             .iter()
             .filter(|(name, _)| read.contains(*name))
             .map(|(name, it)| (name.clone(), it.clone()))
             .collect();
-        for stage in &cut.stages {
+        for stage in cut.stages.iter().filter(|stage| !stage.is_value) {
             // Planning needs the columns only.
             tables.insert(stage.name.clone(), no_rows(stage)?);
         }
-        let is_of_stage = |name: &String| cut.stages.iter().any(|stage| stage.name == *name);
+        let is_of_stage = |name: &String| cut.stages.iter().any(|stage| stage.name == *name && !stage.is_value);
         let of_stages = results.into_iter().flat_map(|results| &results.tables).filter(|(name, _)| is_of_stage(name));
         tables.extend(of_stages.map(|(name, dataset)| (name.clone(), dataset.clone())));
         let value_of = |name: &str| results.and_then(|results| results.value(name));
@@ -106,7 +126,7 @@ impl Pipeline {
         // Hash the plan, not the text, because the same query written differently has the same samples. Hash it before
         // it is resolved, because resolving numbers subqueries in its own order. Hash it last, because its errors have
         // no place in the text, unlike the errors of the checks above.
-        let fingerprint = compile::fingerprint(&planned).map_err(crate::Error::from)?;
+        let fingerprint = compile::query_fingerprint(&planned, &plan)?;
         let files = compile::files(&planned).map_err(crate::Error::from)?;
         Ok(Self {
             name: definition.name.clone(),
@@ -160,8 +180,13 @@ impl Pipeline {
         self.results.as_ref().map(|results| &results.artifacts)
     }
 
+    /// The results of its stages, if it is ready.
+    pub(crate) fn results(&self) -> Option<&StageResults> {
+        self.results.as_ref()
+    }
+
     /// The values of its stages, by name.
-    pub(crate) fn values(&self) -> impl Iterator<Item = (&String, &RecordBatch)> {
+    pub(crate) fn values(&self) -> impl Iterator<Item = (&String, &StageValue)> {
         self.results.iter().flat_map(|results| &results.values)
     }
 
@@ -200,9 +225,10 @@ impl Pipeline {
         &self.base
     }
 
-    /// The driving table, then the joined tables.
+    /// The driving table, then the joined tables, then those of values.
     pub(crate) fn datasets(&self) -> impl Iterator<Item = &Dataset> {
-        std::iter::once(&self.dataset).chain(self.stage.lookups().map(|lookup| &lookup.dataset))
+        let of_values = self.values().filter_map(|(_, value)| value.table.as_ref());
+        std::iter::once(&self.dataset).chain(self.stage.lookups().map(|lookup| &lookup.dataset)).chain(of_values)
     }
 
     /// The plan of the lengths of its output `column`.
@@ -327,11 +353,23 @@ impl From<crate::Error> for Refusal {
     }
 }
 
-fn options(given: &[PipelineOption]) -> Result<(FeedOptions, ReadDefaults), Refusal> {
-    let (mut of_feed, mut of_reading) = (Vec::new(), Vec::new());
+/// The option that says how joins run. It is a part of the query, and so only of `CREATE PIPELINE`.
+const JOIN: &str = "join";
+
+fn options(given: &[PipelineOption]) -> Result<(FeedOptions, ReadDefaults, Joins), Refusal> {
+    let (mut of_feed, mut of_reading, mut joins) = (Vec::new(), Vec::new(), Joins::default());
     for option in given {
+        if option.name == JOIN {
+            let word = text(&option.value);
+            let message = || {
+                let words: Vec<String> = Joins::WORDS.iter().map(|word| format!("'{word}'")).collect();
+                format!("\"{JOIN}\" must be {}, got '{word}'", words.join(" or "))
+            };
+            joins = Joins::of(&word).ok_or_else(|| Refusal::Placed(refusal(option, message())))?;
+            continue;
+        }
         let table = || FeedOptions::TABLE.iter().chain(ReadDefaults::TABLE);
-        let spec = find(option, "pipeline option", table)?;
+        let spec = find(option, "pipeline option", &[JOIN], table)?;
         let values = if spec.scope == Scope::Feed { &mut of_feed } else { &mut of_reading };
         values.push((spec.name, value(spec, option)?));
     }
@@ -341,17 +379,18 @@ fn options(given: &[PipelineOption]) -> Result<(FeedOptions, ReadDefaults), Refu
         let error = refusal(option, format!("\"batch_size\" follows from the global batch size of {size}"));
         return Err(hinted(error, Some("leave it out: it is the global batch size divided by the world size")));
     }
-    Ok((feed, read))
+    Ok((feed, read, joins))
 }
 
-/// The description of the named option in `table`, whose options are of this `kind`.
+/// The description of the named option in `table`, whose options are of this `kind`. A hint also names `others`.
 pub(crate) fn find<T: Iterator<Item = &'static OptionSpec>>(
     option: &PipelineOption,
     kind: &str,
+    others: &[&'static str],
     table: impl Fn() -> T,
 ) -> Result<&'static OptionSpec, Refusal> {
     table().find(|spec| spec.name == option.name).ok_or_else(|| {
-        let names: Vec<&str> = table().map(|spec| spec.name).collect();
+        let names: Vec<&str> = table().map(|spec| spec.name).chain(others.iter().copied()).collect();
         let unknown = forebay_sql::Error::new(format!("unknown {kind} \"{}\"", option.name));
         Refusal::Placed(unknown.with_place(option.place).with_hint(
             match forebay_diagnostics::nearest(&option.name, names.iter().copied()) {

@@ -26,6 +26,8 @@ pub(crate) fn planner() -> SessionContext {
     functions.extend(forebay_operators::portable_math().into_iter().map(Arc::new));
     functions.extend(forebay_operators::text_functions().into_iter().map(Arc::new));
     functions.extend(forebay_operators::list_functions().into_iter().map(Arc::new));
+    let aggregates = forebay_operators::fits::aggregates().into_iter().map(Arc::new);
+    builder.aggregate_functions().get_or_insert_default().extend(aggregates);
     // First, so that it sees array literals before DataFusion turns them into function calls.
     builder.expr_planners().get_or_insert_default().insert(0, forebay_sql::expr_planner());
     builder.relation_planners().get_or_insert_default().insert(0, forebay_sql::relation_planner());

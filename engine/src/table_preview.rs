@@ -6,7 +6,9 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use forebay_protocol::{FeedOptions, OnError};
 use futures::Stream;
+use tokio::sync::OwnedSemaphorePermit;
 
+use crate::batch::{Query, QueryRows};
 use crate::error::{Error, ErrorKind, Result};
 use crate::feed::Reader;
 use crate::pipeline::Pipeline;
@@ -14,18 +16,37 @@ use crate::session::Session;
 
 /// A checked query, and the number of rows to return.
 pub struct TablePreview {
-    pipeline: Arc<Pipeline>,
-    /// The LIMIT of the query.
+    of: Previewed,
+    /// The LIMIT of a preview.
     limit: Option<u64>,
+}
+
+enum Previewed {
+    Pipeline(Arc<Pipeline>),
+    Query(Query),
 }
 
 /// The rows of a [`TablePreview`], as they are read.
 pub struct TableRows {
-    reader: Reader,
+    source: Source,
     /// The rows to return at most, and whether the query asks for no more.
     left: u64,
     is_asked_limit: bool,
     rows_max: u64,
+}
+
+enum Source {
+    Feed(Reader),
+    Query { rows: QueryRows, _permit: OwnedSemaphorePermit },
+}
+
+impl Source {
+    async fn next(&mut self) -> Option<Result<RecordBatch>> {
+        match self {
+            Self::Feed(reader) => Some(reader.next().await?.map(|batch| batch.records)),
+            Self::Query { rows, .. } => rows.next().await,
+        }
+    }
 }
 
 impl TableRows {
@@ -39,8 +60,8 @@ impl TableRows {
         }
         // After the last row that may be returned, one more shows whether the result is complete.
         loop {
-            let rows = match self.reader.next().await? {
-                Ok(batch) => batch.records,
+            let rows = match self.source.next().await? {
+                Ok(rows) => rows,
                 Err(error) => return Some(Err(error)),
             };
             if rows.num_rows() == 0 {
@@ -68,45 +89,69 @@ impl TableRows {
 impl TablePreview {
     /// The rows' schema.
     pub fn schema(&self) -> SchemaRef {
-        self.pipeline.schema()
+        match &self.of {
+            Previewed::Pipeline(pipeline) => pipeline.schema(),
+            Previewed::Query(query) => query.schema(),
+        }
     }
 }
 
 impl Session {
     /// Checks a query for a preview. It must be `SELECT * FROM name [LIMIT n]` over a table, or over a pipeline, whose
     /// samples are returned. If a table and a pipeline share a name, qualify it: `pipelines.name` or `tables.name`. All
-    /// other queries are refused, because a client with only read access must not be able to run computations.
+    /// other queries are refused, because a client with only read access must not be able to run computations, unless
+    /// the session's option `sql_queries` lets it.
     ///
     /// # Errors
     /// `Invalid` for another query, `NotFound` for an unknown name.
     pub async fn table_preview(&self, query: &str) -> Result<TablePreview> {
-        let (query, limit) = without_limit(query);
-        let pipeline = match all_of(query) {
+        let (name, limit) = without_limit(query);
+        let pipeline = match all_of(name) {
             Some((Some(Namespace::Pipelines), name)) => self.pipeline(&name)?,
             Some((None, name)) if self.pipelines().contains(&name) => self.pipeline(&name)?,
             Some((_, name)) => {
                 let query = format!("SELECT * FROM \"{}\"", name.replace('"', "\"\""));
                 Arc::new(self.compile_query("query", &query).await?)
             }
+            None if self.sql_queries.is_some() => {
+                return Ok(TablePreview { of: Previewed::Query(self.query(query).await?), limit: None });
+            }
             None => {
-                return Err(Error::new(ErrorKind::Invalid, "only whole tables and pipelines can be previewed")
-                    .with_hint("write SELECT * FROM name [LIMIT n]; put other queries into a pipeline"));
+                let hint = "write SELECT * FROM name [LIMIT n], or serve with the option \"sql_queries\"";
+                return Err(Error::invalid("only whole tables and pipelines can be previewed").with_hint(hint));
             }
         };
-        Ok(TablePreview { pipeline, limit })
+        Ok(TablePreview { of: Previewed::Pipeline(pipeline), limit })
     }
 
-    /// The rows of a preview, in the files' order if its pipeline does not shuffle. Bad rows are omitted.
+    /// The rows of a preview, in the files' order if its pipeline does not shuffle. Bad rows are omitted. A query runs
+    /// until the rows are dropped.
     ///
     /// # Errors
-    /// Errors of opening the feed.
+    /// Errors of opening the feed; `Exhausted` if as many queries run as may.
     pub fn preview_rows(&self, preview: &TablePreview) -> Result<TableRows> {
-        let options = FeedOptions { on_error: Some(OnError::Skip), ..FeedOptions::default() };
-        let feed = self.open_pipeline(Arc::clone(&preview.pipeline), &options)?;
         let rows_max = self.sql_rows_max;
         let left = preview.limit.map_or(rows_max, |limit| limit.min(rows_max));
         let is_asked_limit = preview.limit.is_some_and(|limit| limit <= rows_max);
-        Ok(TableRows { reader: feed.looked_at(left)?, left, is_asked_limit, rows_max })
+        let source = match &preview.of {
+            Previewed::Pipeline(pipeline) => {
+                let options = FeedOptions { on_error: Some(OnError::Skip), ..FeedOptions::default() };
+                Source::Feed(self.open_pipeline(Arc::clone(pipeline), &options)?.looked_at(left)?)
+            }
+            Previewed::Query(query) => {
+                let _permit = self.permit_of_query()?;
+                Source::Query { rows: query.rows()?, _permit }
+            }
+        };
+        Ok(TableRows { source, left, is_asked_limit, rows_max })
+    }
+
+    fn permit_of_query(&self) -> Result<OwnedSemaphorePermit> {
+        let permit = self.sql_queries.as_ref().and_then(|queries| Arc::clone(queries).try_acquire_owned().ok());
+        permit.ok_or_else(|| {
+            Error::new(ErrorKind::Exhausted, "other queries are running, and the server runs no more at a time")
+                .with_hint("send the query again when one of them has ended")
+        })
     }
 }
 

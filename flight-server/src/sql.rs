@@ -1,8 +1,8 @@
 //! Flight SQL, for tools that show tables: lists tables and pipelines, and previews their rows.
 //!
 //! Pipelines and tables are two schemas without a catalog. A statement is a
-//! [`TablePreview`](forebay_engine::TablePreview): `SELECT * FROM` a pipeline or a table. Feeds are read with this
-//! server's own tickets (`service.rs`).
+//! [`TablePreview`](forebay_engine::TablePreview): `SELECT * FROM` a pipeline or a table, or any query if the session
+//! lets clients run it. Feeds are read with this server's own tickets (`service.rs`).
 //!
 //! <https://arrow.apache.org/docs/format/FlightSql.html>
 

@@ -64,6 +64,13 @@ impl Arguments {
         }
     }
 
+    /// Whether all constants are known. Fitted ones are not while a query is planned whose fits have not run.
+    pub fn are_known(&self) -> bool {
+        let mut parameters = self.descriptor.parameters.iter().zip(&self.constants);
+        parameters
+            .all(|(parameter, constant)| constant.is_some() || !matches!(parameter.kind, ParameterKind::Constant(_)))
+    }
+
     /// A positive integer.
     pub fn positive(&self, name: &str) -> Result<usize> {
         let value = self.constant(name, "a positive integer", constants::integer)?;
@@ -185,6 +192,9 @@ impl Arguments {
                 }
                 (kind @ ParameterKind::Constant(_), Some(_)) => {
                     let Some(value) = scalars.get(i).copied().flatten() else {
+                        if parameter.is_fitted {
+                            continue;
+                        }
                         return plan_err!(
                             "{}: \"{name}\" must be {} written as a constant, got a value per row",
                             descriptor.name,

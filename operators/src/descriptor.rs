@@ -73,6 +73,8 @@ pub struct Parameter {
     /// A value for the hint of an error, if the example for [constants of its kind](ConstantKind::example) does not
     /// fit.
     pub example: Option<&'static str>,
+    /// Whether a [fit](crate::fits) may give the constant, which is then not known while a query is planned.
+    pub is_fitted: bool,
     /// One sentence without a final period.
     pub docs: &'static str,
 }
@@ -296,22 +298,28 @@ impl Parameter {
 
     /// Makes a required input with a value per row.
     pub const fn input(name: &'static str, class: TypeClass, docs: &'static str) -> Self {
-        Self { name, kind: ParameterKind::Input(class), default: None, example: None, docs }
+        Self { name, kind: ParameterKind::Input(class), default: None, example: None, is_fitted: false, docs }
     }
 
     /// Makes the rows parameter of a table operator. `docs` describes the columns that the rows need.
     pub const fn rows(docs: &'static str) -> Self {
-        Self { name: "rows", kind: ParameterKind::Rows, default: None, example: None, docs }
+        Self { name: "rows", kind: ParameterKind::Rows, default: None, example: None, is_fitted: false, docs }
     }
 
     /// Makes a required constant.
     pub const fn constant(name: &'static str, kind: ConstantKind, docs: &'static str) -> Self {
-        Self { name, kind: ParameterKind::Constant(kind), default: None, example: None, docs }
+        Self { name, kind: ParameterKind::Constant(kind), default: None, example: None, is_fitted: false, docs }
     }
 
     /// Adds a value for the hint of an error, as an SQL literal.
     pub const fn like(mut self, example: &'static str) -> Self {
         self.example = Some(example);
+        self
+    }
+
+    /// Lets a fit give the constant.
+    pub const fn fitted(mut self) -> Self {
+        self.is_fitted = true;
         self
     }
 

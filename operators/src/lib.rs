@@ -45,6 +45,11 @@
 //! The [`conformance`] suite then runs on it automatically: batches, rows, slices and permutations must agree bit for
 //! bit, nulls must stay null, hostile bytes must not panic, and every claim of the descriptor must hold.
 //!
+//! # Adding a fit
+//!
+//! A [fit](fits) is a call whose constants follow from rows, such as `categorify`: write its file in `src/fits/`, with a
+//! line in [`fits::FITS`], and do steps 3 and 4.
+//!
 //! # Adding a table operator
 //!
 //! The same four steps in the folder `src/rows/`, with `impl RowOperator`; the `mod` line and the line of
@@ -77,6 +82,7 @@ mod decode_image;
 pub mod descriptor;
 mod digests;
 pub mod files;
+pub mod fits;
 mod hash_bucket;
 mod hash_split;
 pub mod image_chain;

@@ -6,6 +6,7 @@ use crate::annotations::{filter, operators as follow};
 use crate::decode_image::properties;
 use crate::descriptor::Descriptor;
 use crate::digests;
+use crate::fits::FITS;
 use crate::json;
 use crate::operator::{Operator, OperatorUdf};
 use crate::pixels::{augment, encode, in_place, policy};
@@ -146,10 +147,11 @@ pub fn find_table_operator(name: &str) -> Option<&'static dyn RowOperator> {
     TABLE_OPERATORS.iter().copied().find(|operator| operator.descriptor().name.eq_ignore_ascii_case(name))
 }
 
-/// Returns the descriptors of all operators, table operators last.
+/// Returns the descriptors of all operators, then of fits that have a name of their own, then of table operators.
 pub fn descriptors() -> impl Iterator<Item = &'static Descriptor> {
+    let fitted = FITS.iter().map(|fit| fit.descriptor).filter(|descriptor| find(descriptor.name).is_none());
     let of_tables = TABLE_OPERATORS.iter().map(|operator| operator.descriptor());
-    OPERATORS.iter().map(|operator| operator.descriptor()).chain(of_tables)
+    OPERATORS.iter().map(|operator| operator.descriptor()).chain(fitted).chain(of_tables)
 }
 
 /// Returns the descriptor of the operator or table operator with this name. Names are case-insensitive.

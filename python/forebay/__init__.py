@@ -42,6 +42,7 @@ from ._preview import Preview
 from ._query import Query
 from ._session import Pipeline, Server, Session, default_session
 from ._sql import literal as _literal
+from ._stages import GroupBy
 from ._table import Table
 from ._udf import Udf, tensor, udf
 from ._whole import MEMORY_LIMIT
@@ -60,6 +61,7 @@ __all__ = [
     "Duplicates",
     "Error",
     "ExhaustedError",
+    "GroupBy",
     "InternalError",
     "InvalidError",
     "JobProgress",

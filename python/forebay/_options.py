@@ -58,6 +58,7 @@ SESSION: Checks = {
     "no_precompute": arguments.boolean,
     "cache_folder": arguments.path,
     "cache_limit": arguments.size,
+    "sql_queries": arguments.boolean,
     "sql_rows_limit": arguments.positive,
 }
 # end: checks

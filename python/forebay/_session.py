@@ -59,6 +59,8 @@ class Session(LoadsNamed):
     - `cache_folder`: folder of the local disk for what cache = 'source' keeps; "source" below the root by default.
     - `cache_limit` ("10GiB"): most bytes that cache = 'source' keeps on the local disk, or cache = 'auto' under the
       root.
+    - `sql_queries` (False): lets clients of Flight SQL run any query over the tables, two at a time; otherwise they see
+      rows of tables and pipelines.
     - `sql_rows_limit` (1000000): most rows that one statement of Flight SQL returns; a longer result ends with an
       error.
 
@@ -81,6 +83,7 @@ class Session(LoadsNamed):
         no_precompute: bool | None = None,
         cache_folder: str | os.PathLike[str] | None = None,
         cache_limit: int | str | None = None,
+        sql_queries: bool | None = None,
         sql_rows_limit: int | None = None,
         # end: options of a session
     ):

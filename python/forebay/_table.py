@@ -5,13 +5,14 @@ from __future__ import annotations
 import numbers
 import os
 import re
-from typing import TYPE_CHECKING, Any, Callable, Literal
+from typing import TYPE_CHECKING, Any, Callable, Literal, Sequence
 
 from . import _arguments as arguments
 from ._errors import InvalidError
 from ._loads import Loads
 from ._looking import HASHED, Looks, split_conditions
 from ._sql import by_value, literal, quoted
+from ._stages import GroupBy, How, distinct, grouped, in_order, joined, united
 from ._stratify import HASHED as HASHED_FINELY, stratified_conditions
 from ._whole import MEMORY_LIMIT, ordered
 
@@ -97,31 +98,45 @@ class Table(Loads, Looks):
         arguments.choice("column", column, names)
         return self.select(*(quoted(name) for name in names if name != column), **{column: f"unnest({quoted(column)})"})
 
-    def join(self, other: Any, on: "str | list[str] | dict[str, str]", how: str = "inner") -> "Table":
-        """These rows with the columns of `other`, a smaller table that is held in memory: a table, or any source of
-        `forebay.table`. `on` names the columns that must be equal, as a dict `{"label_id": "id"}` if their names differ
-        in `other`. Rows without a match are left out, or have nulls with `how="left"`. A row with several matches comes
-        once per match."""
+    def group_by(self, *columns: str, **named: str) -> GroupBy:
+        """The groups of rows that are equal in columns, and in expressions with names. `agg` makes a row of each:
+        `.group_by("label", kilobytes="size / 1000").agg(photos="count(*)")`. Nulls are one group."""
+        return grouped(self, columns, named)
+
+    def distinct(self, *columns: str) -> "Table":
+        """The rows without repetitions, in the order of their values; with columns, the first row for each combination
+        of values there, in the order of this table: `.distinct("label", "size")`. Nulls are equal."""
+        return self._other(distinct(self, columns))
+
+    def sort(self, *columns: str, descending: bool | Sequence[bool] = False, nulls_last: bool = True) -> "Table":
+        """The rows in the order of columns: `.sort("label", "size", descending=[False, True])`. Rows that are equal
+        there keep their order. Nulls come last, also if `descending`, or first without `nulls_last`. NaN is greater
+        than all numbers."""
+        return self._other(in_order(self, columns, descending, nulls_last))
+
+    def union(self, *others: Any) -> "Table":
+        """These rows, then those of the other tables, or sources of `forebay.table`, one after the other. Repeated rows
+        stay: SQL's `UNION ALL`. All have the same columns, by name, in any order."""
+        tables = [self._session.table(other) for other in others]
+        return self._with(united(self, tables), *tables)
+
+    def join(self, other: Any, on: "str | list[str] | dict[str, str] | None" = None, how: How = "inner") -> "Table":
+        """These rows with the columns of `other`: a table, or any source of `forebay.table`. `on` names the columns
+        that must be equal, as a dict `{"label_id": "id"}` if their names differ in `other`. Nulls are not equal. A row
+        with several matches comes once per match.
+
+        - `"inner"`: rows that have a match.
+        - `"left"`: all rows; those without a match have nulls.
+        - `"semi"`, `"anti"`: rows that have a match, or none, once each, without columns of `other`.
+        - `"right"`, `"full"`: the rows of `other` without a match too. These rows without a match are left out
+          (`"right"`), or have nulls.
+        - `"cross"`: each row with each row of `other`, without `on`.
+
+        `"inner"`, `"left"`, `"semi"` and `"anti"` hold `other` in memory: the smaller table. The others are computed
+        once, before the first batch, and both tables may be of any size.
+        """
         other = self._session.table(other)
-        if other._session is not self._session:
-            raise InvalidError(
-                "the tables of a join must belong to one session", "make both with the same forebay.Session"
-            )
-        if arguments.choice("how", how, ("inner", "left")) is None:
-            raise arguments.refuse("how", "'inner' or 'left'", how)
-        names = [on] if isinstance(on, str) else on
-        pairs = names.items() if isinstance(names, dict) else [(name, name) for name in names or ()]
-        if not pairs or not all(isinstance(name, str) for pair in pairs for name in pair):
-            raise arguments.refuse("on", "a column's name, a list of them, or a dict of names", on)
-        if isinstance(names, dict):
-            condition = "ON " + " AND ".join(
-                f"first.{quoted(name)} = second.{quoted(partner)}" for name, partner in pairs
-            )
-        else:
-            condition = "USING (" + ", ".join(quoted(name) for name, _ in pairs) + ")"
-        # The join gets its own query, so that a later sample or condition applies to all of its rows.
-        joined = f"SELECT * FROM ({self.sql}) AS first {how.upper()} JOIN ({other.sql}) AS second {condition}"
-        return Table(self._session, f"({joined}) AS joined", held=self._held + other._held)
+        return self._with(joined(self, other, on, how), other)
 
     def sample(self, fraction: float, seed: int = 0) -> "Table":
         """About this fraction of the rows of a table of files or Arrow data. The choice of rows depends on this `seed`,
@@ -187,14 +202,14 @@ class Table(Loads, Looks):
         return conditions
 
     def limit(self, rows: int) -> "Table":
-        """The first rows of a table of files or Arrow data."""
+        """The first rows, in the order of the table. Table operators, such as `pack`, come after it."""
         return self._other(f"({self.sql} LIMIT {arguments.count('rows', rows, 1)}) AS first_rows")
 
     def order_by(self, *columns: str, memory_limit: int | str = MEMORY_LIMIT) -> "Table":
         """The rows in the order of columns: `.order_by("label", "size DESC")`. Nulls come last, and rows that are equal
         there keep their order.
 
-        This reads the rows now, into memory. It is an error if they take more than `memory_limit`.
+        This reads the rows now, into memory. It is an error if they take more than `memory_limit`. `sort` does neither.
         """
         return self._session.table(ordered(self, columns, memory_limit))
 
@@ -307,6 +322,10 @@ class Table(Loads, Looks):
 
     def _other(self, source: str, **parts: Any) -> "Table":
         return Table(self._session, source, held=self._held, **parts)
+
+    def _with(self, source: str, *others: "Table") -> "Table":
+        held = (*self._held, *(frame for other in others for frame in other._held))
+        return Table(self._session, source, held=held)
 
     def _nested(self) -> "Table":
         return self._other(self._from())

@@ -44,7 +44,7 @@ def joined(session: Session, tables: Sequence[Table], memory_limit: int | str) -
         if table._session is not session:
             raise InvalidError("the tables of concat must belong to one session", "make all with one forebay.Session")
     for number, table in enumerate(tables[1:], 2):
-        _compare(tables[0], table, number)
+        compare("concat", tables[0], table, number)
     return _read(tables, "concat", memory_limit, "write them to files of one folder, and load a table of the folder")
 
 
@@ -57,22 +57,24 @@ def _key(column: Any, known: dict[str, str]) -> tuple[str, str]:
     return name, f"{order}ending"
 
 
-def _compare(first: Table, other: Table, number: int) -> None:
+def compare(by: str, first: Table, other: Table, number: int) -> None:
+    """Refuses a table whose columns differ from those of the first one."""
+    required("pyarrow", by)
     hint = "select the same columns of each, and CAST where types differ: table.select(…)"
     known, found = first.columns, other.columns
     types, others = first.schema, other.schema
     for name in known:
         if name not in found:
-            raise InvalidError(f'table 1 of concat has the column "{name}", and table {number} has not', hint)
+            raise InvalidError(f'table 1 of {by} has the column "{name}", and table {number} has not', hint)
     for name in found:
         if name not in known:
-            raise InvalidError(f'table {number} of concat has the column "{name}", and table 1 has not', hint)
+            raise InvalidError(f'table {number} of {by} has the column "{name}", and table 1 has not', hint)
         one, two = types.field(name), others.field(name)
         if one.type != two.type or one.metadata != two.metadata:
             shown, differs = known[name], found[name]
             if shown == differs:
                 shown, differs = f"{one.type} {one.metadata}", f"{two.type} {two.metadata}"
-            message = f'the column "{name}" is {shown} in table 1 of concat, and {differs} in table {number}'
+            message = f'the column "{name}" is {shown} in table 1 of {by}, and {differs} in table {number}'
             raise InvalidError(message, hint)
 
 

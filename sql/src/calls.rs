@@ -11,16 +11,19 @@ use std::path::Path;
 use datafusion::scalar::ScalarValue;
 use datafusion::sql::sqlparser::ast::{
     BinaryOperator, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArgumentList, FunctionArguments, Ident,
-    ObjectName, ObjectNamePart, Query, Spanned, TableFactor, UnaryOperator, Value, VisitMut, VisitorMut,
-    visit_relations_mut,
+    ObjectName, ObjectNamePart, Query, Select, SetExpr, Spanned, TableFactor, UnaryOperator, Value, VisitMut,
+    VisitorMut, visit_relations_mut,
 };
 use datafusion::sql::sqlparser::parser::Parser;
 use datafusion::sql::sqlparser::tokenizer::Tokenizer;
+use forebay_operators::fits::{FIT_ON, Fit};
 use forebay_operators::{ConstantKind, Descriptor, Parameter, ParameterKind, RowOperator};
 
 use crate::error::{Error, Place, Result};
+use crate::fits::{self, Fits};
 use crate::literals;
 use crate::tokens::{DIALECT, Tokens};
+use crate::{access, depth};
 use forebay_diagnostics::nearest;
 
 /// The places of a rewritten call and its arguments in the text.
@@ -28,16 +31,29 @@ use forebay_diagnostics::nearest;
 pub(crate) struct CallSite {
     /// The name of the operator.
     pub(crate) operator: &'static str,
+    /// The name that is written: that of the operator, or of a fit that becomes a call of it.
+    pub(crate) name: &'static str,
+    /// Whether its constants are fitted.
+    pub(crate) is_fitted: bool,
     /// The place of the function's name.
     pub(crate) place: Place,
     /// The place of each given value, by parameter.
     pub(crate) arguments: Vec<(&'static str, Place)>,
 }
 
+/// Finds what cannot be run in a query of another text.
+type Refusals<'a> = &'a dyn Fn(&Query, &Tokens) -> Vec<Error>;
+
 /// Rewrites all calls of operators in a query and its subqueries. Leaves an invalid call unchanged, and adds to
-/// `errors`.
-pub(crate) fn resolve(query: &mut Query, base: &Path, tokens: &Tokens, errors: &mut Vec<Error>) -> Vec<CallSite> {
-    let mut resolver = Resolver { base, tokens, errors, calls: Vec::new() };
+/// `errors`. `refusals` checks the conditions that calls hold as texts.
+pub(crate) fn resolve(
+    query: &mut Query,
+    base: &Path,
+    tokens: &Tokens,
+    refusals: Refusals<'_>,
+    errors: &mut Vec<Error>,
+) -> Vec<CallSite> {
+    let mut resolver = Resolver { base, tokens, refusals, errors, calls: Vec::new(), fits: Fits::default() };
     let _ = VisitMut::visit(query, &mut resolver);
     resolver.calls
 }
@@ -58,21 +74,45 @@ struct Resolver<'a> {
     /// The base folder of relative paths.
     base: &'a Path,
     tokens: &'a Tokens,
+    refusals: Refusals<'a>,
     errors: &'a mut Vec<Error>,
     calls: Vec<CallSite>,
+    fits: Fits,
 }
 
 impl VisitorMut for Resolver<'_> {
     type Break = ();
 
+    fn pre_visit_query(&mut self, _: &mut Query) -> ControlFlow<()> {
+        self.fits.enter_query();
+        ControlFlow::Continue(())
+    }
+
+    fn post_visit_query(&mut self, _: &mut Query) -> ControlFlow<()> {
+        self.fits.leave_query();
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<()> {
+        self.fits.enter_select(select);
+        ControlFlow::Continue(())
+    }
+
+    fn post_visit_select(&mut self, select: &mut Select) -> ControlFlow<()> {
+        self.fits.leave_select(select, self.errors);
+        ControlFlow::Continue(())
+    }
+
     fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
-        if let Expr::Function(function) = expr
-            && let Some(descriptor) = operator(&function.name)
-        {
-            match rewrite(function, descriptor, self.base, self.tokens) {
-                Ok(call) => self.calls.push(call),
-                Err(error) => self.errors.push(error),
-            }
+        let Expr::Function(function) = expr else { return ControlFlow::Continue(()) };
+        let call = match (fits::fit_of(function), operator(&function.name)) {
+            (Some(fit), _) => self.fit(function, fit),
+            (None, Some(descriptor)) => rewrite(function, descriptor, self.base, self.tokens),
+            (None, None) => return ControlFlow::Continue(()),
+        };
+        match call {
+            Ok(call) => self.calls.push(call),
+            Err(error) => self.errors.push(error),
         }
         ControlFlow::Continue(())
     }
@@ -87,6 +127,59 @@ impl VisitorMut for Resolver<'_> {
             }
         }
         ControlFlow::Continue(())
+    }
+}
+
+impl Resolver<'_> {
+    /// Rewrites a call whose constants are fitted.
+    fn fit(&mut self, function: &mut Function, fit: &'static Fit) -> Result<CallSite> {
+        let call = rewrite(function, fit.descriptor, self.base, self.tokens)?;
+        let FunctionArguments::List(list) = &function.args else { return Ok(call) };
+        let fit_on = match list.args.last() {
+            Some(FunctionArg::Unnamed(FunctionArgExpr::Expr(expr))) => literal(expr),
+            _ => None,
+        };
+        let fit_on = match fit_on {
+            Some(ScalarValue::Utf8(Some(text))) if !text.trim().is_empty() => {
+                let place = call.arguments.iter().find(|(name, _)| *name == FIT_ON.name);
+                let place = place.map_or(call.place, |(_, place)| *place);
+                let condition = self.condition(&text).map_err(|error| {
+                    let message = format!("{}: \"{}\": {}", call.name, FIT_ON.name, error.message());
+                    let of_call = Error::new(message).with_place(place);
+                    match error.hint() {
+                        Some(hint) => of_call.with_hint(hint),
+                        None => of_call,
+                    }
+                })?;
+                Some(condition)
+            }
+            _ => None,
+        };
+        self.fits.call(fit, function, fit_on, call.place)?;
+        Ok(CallSite { operator: fit.operator, is_fitted: true, ..call })
+    }
+
+    /// The condition that a text is, with its calls rewritten.
+    fn condition(&self, text: &str) -> Result<Expr> {
+        let tokens = Tokens::of(text)?;
+        depth::check_tokens(&tokens)?;
+        let mut query = all_of(&Expr::Identifier(Ident::new("fitted")))?;
+        if let SetExpr::Select(select) = query.body.as_mut() {
+            select.selection = Some(depth::on_large_stack(|| fits::parsed(text))?);
+        }
+        depth::check_query(&query, Place::START)?;
+        let mut errors = (self.refusals)(&query, &tokens);
+        access::rewrite(&mut query);
+        let SetExpr::Select(select) = *query.body else { return Err(Error::new("is no condition")) };
+        let mut condition = select.selection.unwrap_or_else(|| Expr::Value(Value::Null.into()));
+        let (refusals, fits) = (self.refusals, Fits::default());
+        let mut resolver =
+            Resolver { base: self.base, tokens: &tokens, refusals, errors: &mut errors, calls: Vec::new(), fits };
+        let _ = VisitMut::visit(&mut condition, &mut resolver);
+        match errors.into_iter().next() {
+            Some(error) => Err(error),
+            None => Ok(condition),
+        }
     }
 }
 
@@ -195,7 +288,7 @@ fn rewrite(function: &mut Function, descriptor: &'static Descriptor, base: &Path
         }
         slots[slot] = Some(argument);
     }
-    let mut call = CallSite { operator, place, arguments: Vec::new() };
+    let mut call = CallSite { operator, name: operator, is_fitted: false, place, arguments: Vec::new() };
     let mut args = Vec::with_capacity(slots.len());
     for (parameter, slot) in descriptor.parameters.iter().zip(slots) {
         let expr = match slot {

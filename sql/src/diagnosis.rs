@@ -22,6 +22,9 @@ use forebay_diagnostics::{nearest, plain_message, unwrapped};
 /// Maximum number of planning runs in the search for a place.
 const ATTEMPTS_MAX: usize = 300;
 
+/// A part of the message for a fit whose input is not a number: the function that the input of a fit calls first.
+const OF_FIT: &str = "isnan(";
+
 /// Maximum number of names in a hint.
 const NAMES_MAX: usize = 24;
 
@@ -39,7 +42,16 @@ pub(crate) async fn diagnose(
         let message = message_of(&error);
         let place = ExpressionSearch::new(query, &state, &message).call(call.operator, calls).await;
         // The search visits only expressions, and a table operator is not an expression.
-        return worded.or_place(place.or_else(|| Some(blamed(call, &message))));
+        let place = place.unwrap_or_else(|| blamed(call, &message));
+        return as_written(worded, calls, place).or_place(Some(place));
+    }
+    if let Some(call) = calls.iter().find(|call| call.is_fitted)
+        && message_of(&error).contains(OF_FIT)
+    {
+        let place = call.arguments.first().map_or(call.place, |(_, place)| *place);
+        let message = format!("{}: what is fitted to must be numbers", call.name);
+        let hint = "unnest lists in a subquery of FROM, or give the constants";
+        return Error::new(message).with_place(place).with_hint(hint);
     }
     let span = error.diagnostic().and_then(|diagnostic| diagnostic.span);
     let place = span.map(|span| Place { line: span.start.line, column: span.start.column });
@@ -49,6 +61,18 @@ pub(crate) async fn diagnose(
             let message = message_of(&error);
             worded.or_place(ExpressionSearch::new(query, &state, &message).place().await)
         }
+    }
+}
+
+/// The error with the name that the call at `place` is written with.
+fn as_written(error: Error, calls: &[CallSite], place: Place) -> Error {
+    let is_it = |call: &&CallSite| call.place == place || call.arguments.iter().any(|(_, argument)| *argument == place);
+    let Some(CallSite { operator, name, .. }) = calls.iter().rfind(is_it) else { return error };
+    let Some(rest) = error.message().strip_prefix(operator).filter(|_| name != operator) else { return error };
+    let written = Error::new(format!("{name}{rest}"));
+    match error.hint() {
+        Some(hint) => written.with_hint(hint),
+        None => written,
     }
 }
 

@@ -49,6 +49,7 @@ mod calls;
 mod depth;
 mod diagnosis;
 mod error;
+mod fits;
 mod functions;
 mod literals;
 mod local_time;
@@ -64,6 +65,7 @@ mod tokens;
 
 pub use arithmetic::optimizer_rules;
 pub use error::{Error, Place, Result};
+pub use fits::FITTED;
 pub use literals::expr_planner;
 pub use local_time::analyzer_rule;
 pub use parser::parse;

@@ -77,7 +77,8 @@ async fn planned(
     let mut errors = refusals::find(query, purpose, state, &tokens, place);
     let mut query = query.clone();
     access::rewrite(&mut query);
-    let calls = calls::resolve(&mut query, base, &tokens, &mut errors);
+    let refusals = |query: &Query, tokens: &Tokens| refusals::find(query, purpose, state, tokens, Place::START);
+    let calls = calls::resolve(&mut query, base, &tokens, &refusals, &mut errors);
     if let Some(first) = errors.into_iter().min_by_key(|error| error.place()) {
         return Err(first);
     }

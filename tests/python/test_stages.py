@@ -248,5 +248,29 @@ def test_a_changed_file_is_another_feed_and_a_damaged_artifact_is_named(tmp_path
         content = bytearray(file.read_bytes())
         content[8] ^= 1
         file.write_bytes(content)
-    done = run("run", "p.sql", folder=tmp_path, code=4)
-    assert ".parquet" in done.stderr, done.stderr
+    done = run("run", "p.sql", "--output", "json", folder=tmp_path)
+    assert ".parquet" in done.stderr and "runs again" in done.stderr, done.stderr
+    again = lines(done)
+    for file in (tmp_path / ".forebay/artifacts").glob("*/*.parquet"):
+        file.unlink()
+    rows = lines(run("run", "p.sql", "--output", "json", folder=tmp_path))
+    assert [row.get("digest") for row in rows] == [row.get("digest") for row in again]
+    assert rows[-1]["feed"] == again[-1]["feed"]
+
+
+def test_a_join_is_a_stage_if_the_pipeline_says_so(folder, tmp_path):
+    query = "SELECT s.id, p.size, p.name FROM sales s LEFT JOIN shops p ON p.shop = s.shop WHERE s.amount < 50"
+    tables = TABLES.replace(chr(39) + "s", chr(39) + str(folder) + "/s")
+    (tmp_path / "p.sql").write_text(
+        f"{tables}\nCREATE PIPELINE found AS {query};\n"
+        f"CREATE PIPELINE joined WITH (join = 'precompute') AS {query};"
+    )
+
+    def rows(name: str) -> list[str]:
+        out = tmp_path / name
+        run("materialize", "p.sql", "--pipeline", name, "--to", out, "--format", "jsonl", folder=tmp_path)
+        return sorted(line for path in out.glob("*.jsonl") for line in path.read_text().splitlines())
+
+    assert rows("joined") == rows("found")
+    plans = [run("explain", "p.sql", "--pipeline", name, folder=tmp_path).stdout for name in ["found", "joined"]]
+    assert "stage_1" not in plans[0] and "stage_1" in plans[1]

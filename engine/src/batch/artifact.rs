@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use arrow::array::RecordBatch;
+use arrow::array::{RecordBatch, new_null_array};
 use arrow::datatypes::Schema;
 use forebay_storage::artifact::{self, Artifact, ArtifactFile, Catalog, Lineage, Part};
 use forebay_storage::writers::OutputFormat;
@@ -39,6 +39,24 @@ impl Keeper<'_> {
     /// The artifact of a stage, if there is one.
     pub(crate) async fn find(&self, stage: &TableStage) -> Result<Option<Artifact>> {
         Ok(Catalog::new(self.stores, self.root)?.find(&stage.fingerprint).await?)
+    }
+
+    /// The artifact of a stage. With `may_retire`, one that lacks a file is retired, and is none.
+    pub(crate) async fn find_whole(&self, stage: &TableStage, may_retire: bool) -> Result<Option<Artifact>> {
+        let Some(artifact) = self.find(stage).await? else { return Ok(None) };
+        if !may_retire {
+            return Ok(Some(artifact));
+        }
+        // A root that cannot be listed may still be read.
+        match artifact.missing_file().await {
+            Ok(None) => return Ok(Some(artifact)),
+            Ok(Some(file)) => tracing::warn!(url = artifact.url(), file, "a file of a stage's rows is lost"),
+            Err(error) => {
+                tracing::warn!(url = artifact.url(), %error, "the files of a stage's rows cannot be listed");
+                return Ok(Some(artifact));
+            }
+        }
+        Ok(if artifact.retire().await? { None } else { self.find(stage).await? })
     }
 
     /// Runs a stage and keeps its rows. If another process does so, waits until that has finished, or is silent for 30
@@ -123,29 +141,25 @@ impl Keeper<'_> {
             ))),
         }
     }
-
-    /// The value of a stage's only row: a column of one row, which is null if the stage has none.
-    ///
-    /// # Errors
-    /// `Data` if there are several rows.
-    pub(crate) async fn value(&self, stage: &TableStage, artifact: &Artifact) -> Result<RecordBatch> {
-        let table = self.table(stage, artifact).await?;
-        let rows = table.snapshot().rows();
-        if rows > 1 {
-            return Err(Error::new(ErrorKind::Data, "a subquery that stands for a value has more than one row")
-                .with_hint("select one row: with an aggregate, or with ORDER BY … LIMIT 1"));
-        }
-        match table.row_ranges(u64::MAX).first() {
-            Some(range) if rows == 1 => Ok(table.read(range, &[0]).await?.batch),
-            _ => Ok(null_row(stage)),
-        }
-    }
 }
 
-/// A row of nulls.
-fn null_row(stage: &TableStage) -> RecordBatch {
-    let column = arrow::array::new_null_array(stage.schema.field(0).data_type(), 1);
-    RecordBatch::try_new(Arc::clone(&stage.schema), vec![column]).expect("its columns may be null")
+/// The only row of a stage's table of one column, with a null if the table has none.
+///
+/// # Errors
+/// `Data` if there are several rows.
+pub(crate) async fn only_row(table: &Dataset) -> Result<RecordBatch> {
+    let rows = table.snapshot().rows();
+    if rows > 1 {
+        return Err(Error::new(ErrorKind::Data, "a subquery that stands for a value has more than one row")
+            .with_hint("select one row: with an aggregate, or with ORDER BY … LIMIT 1"));
+    }
+    match table.row_ranges(u64::MAX).first() {
+        Some(range) if rows == 1 => Ok(table.read(range, &[0]).await?.batch),
+        _ => {
+            let column = new_null_array(table.schema().field(0).data_type(), 1);
+            Ok(RecordBatch::try_new(Arc::clone(table.schema()), vec![column]).expect("its column may be null"))
+        }
+    }
 }
 
 /// The files of a stage as they are written.

@@ -24,20 +24,23 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use datafusion::catalog::MemoryCatalogProviderList;
-use datafusion::error::DataFusionError;
+use datafusion::common::Spans;
+use datafusion::error::{DataFusionError, Result as PlanResult};
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::memory_pool::{FairSpillPool, TrackConsumersPool};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{SessionState, SessionStateBuilder};
+use datafusion::logical_expr::{Expr, LogicalPlan, Subquery};
 use tempfile::{Builder, TempDir};
 
-pub(crate) use self::artifact::{Keeper, extent, seconds};
+pub(crate) use self::artifact::{Keeper, extent, only_row, seconds};
 pub(crate) use self::miss::differences;
 pub use self::progress::RunningStage;
 pub(crate) use self::progress::StageProgress;
 pub use self::query::{Query, QueryRows};
 pub(crate) use self::stage::TableStage;
 pub(crate) use self::table::BatchTable;
+use crate::compile;
 use crate::error::{Error, Result};
 
 /// The consumers of memory that an error names.
@@ -107,6 +110,19 @@ impl BatchLimits {
                 .with_hint("choose a folder of the local disk with the option \"spill_folder\"")
         })
     }
+}
+
+/// A plan whose fits have the same results whenever they run.
+pub(crate) fn determined_fits(plan: LogicalPlan) -> PlanResult<LogicalPlan> {
+    let fits = compile::fits(&plan)?;
+    compile::with_fits(plan, |fit| {
+        if !fits.contains(fit) {
+            return Ok(None);
+        }
+        let subquery = places::in_order(order_free::order_free(fit.as_ref().clone())?)?;
+        let (subquery, outer_ref_columns, spans) = (Arc::new(subquery), Vec::new(), Spans::new());
+        Ok(Some(Expr::ScalarSubquery(Subquery { subquery, outer_ref_columns, spans })))
+    })
 }
 
 /// `planner` without its tables.

@@ -28,12 +28,13 @@ use datafusion::error::Result;
 use datafusion::functions_aggregate::first_last::first_value_udaf;
 use datafusion::functions_nested::length::array_length;
 use datafusion::functions_nested::range::range_udf;
-use datafusion::logical_expr::expr::AggregateFunction;
+use datafusion::functions_window::row_number::row_number_udwf;
+use datafusion::logical_expr::expr::{AggregateFunction, WindowFunction};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::utils::generate_sort_key;
 use datafusion::logical_expr::{
     Aggregate, Distinct, DistinctOn, Expr, Filter, Join, Limit, LogicalPlan, Projection, Repartition, Sort, SortExpr,
-    SubqueryAlias, TableScan, TableScanBuilder, Union, Unnest, Values, Window, cast, lit,
+    SubqueryAlias, TableScan, TableScanBuilder, Union, Unnest, Values, Window, WindowFrame, cast, lit,
 };
 
 use super::BatchTable;
@@ -275,12 +276,41 @@ impl Places {
 
     /// A group is at its columns. Groups of several grouping sets may have the same, and differ in the set's id.
     fn aggregate(&mut self, aggregate: Aggregate) -> Result<Placed> {
-        let Placed { plan, place } = self.input(aggregate.input)?;
+        let Placed { mut plan, place } = self.input(aggregate.input)?;
         let groups = self.exprs(aggregate.group_expr)?;
-        let calls = calls::aggregates(self.exprs(aggregate.aggr_expr)?, &place, plan.schema())?;
+        let calls = self.exprs(aggregate.aggr_expr)?;
+        let mut number = None;
+        if calls.iter().map(calls::needs_numbers).collect::<Result<Vec<_>>>()?.contains(&true) {
+            let (numbered, of_row) = self.numbered(plan, &place)?;
+            (plan, number) = (numbered, Some(of_row));
+        }
+        let calls = calls::aggregates(calls, &place, number.as_ref(), plan.schema())?;
         let aggregate = Aggregate::try_new(Arc::new(plan), groups, calls)?;
         let place = first_columns(&aggregate.schema, aggregate.group_expr_len()?)?;
         Ok(Placed { plan: LogicalPlan::Aggregate(aggregate), place })
+    }
+
+    /// The plan with a number of each row that orders rows as their places do.
+    fn numbered(&mut self, plan: LogicalPlan, place: &[Key]) -> Result<(LogicalPlan, Expr)> {
+        let schema = Arc::clone(plan.schema());
+        let is_number = |key: &Key| -> Result<bool> {
+            let field = schema.field(schema.index_of_column(&key.column)?);
+            let is_number = *field.data_type() == DataType::UInt64 && !field.is_nullable();
+            Ok(key.asc && is_number && key.column.name.starts_with(PLACE))
+        };
+        match place {
+            [] => Ok((plan, lit(0_u64))),
+            [key] if is_number(key)? => Ok((plan, Expr::Column(key.column.clone()))),
+            _ => {
+                let mut call = WindowFunction::new(row_number_udwf(), Vec::new());
+                call.params.order_by = place.iter().map(Key::sort).collect();
+                call.params.window_frame = WindowFrame::new(Some(true));
+                let name = self.name();
+                let number = Expr::WindowFunction(Box::new(call)).alias(&name);
+                let plan = LogicalPlan::Window(Window::try_new(vec![number], Arc::new(plan))?);
+                Ok((plan, Expr::Column(Column::new_unqualified(name))))
+            }
+        }
     }
 
     fn window(&mut self, window: Window) -> Result<Placed> {

@@ -12,7 +12,7 @@ use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::datasource::source_as_provider;
 use datafusion::error::{DataFusionError, Result as PlanResult};
 use datafusion::execution::{SessionState, TaskContext};
-use datafusion::logical_expr::LogicalPlan;
+use datafusion::logical_expr::{Expr, LogicalPlan};
 use datafusion::physical_plan::execute_stream;
 use forebay_arrays::without_views;
 use futures::{Stream, StreamExt};
@@ -20,7 +20,7 @@ use tempfile::TempDir;
 use tokio::sync::mpsc;
 
 use super::{BatchLimits, BatchTable};
-use crate::compile::fused;
+use crate::compile::{self, PlanValue, fused};
 use crate::error::{Error, Result};
 use crate::executor::{Executor, Task};
 use crate::function;
@@ -98,11 +98,41 @@ impl Query {
         let config = Arc::clone(query.planner.config_options());
         query.planner.execution_props_mut().mark_start_execution(config);
         let task = self.executor.spawn(async move {
-            if let Err(error) = query.run(&spill_folder, &sender).await {
+            let run = async {
+                // Held until the end.
+                let _fitted = Box::pin(query.fit()).await?;
+                query.run(&spill_folder, &sender).await
+            };
+            if let Err(error) = run.await {
                 let _ = sender.send(Err(error)).await;
             }
         });
         Ok(QueryRows { batches, task: Some(task), _spill: spill })
+    }
+
+    /// Runs the fits of the plan, one after the other, and puts their constants into it. Their lists live as long as
+    /// the returned values.
+    async fn fit(&mut self) -> Result<Vec<(Arc<LogicalPlan>, PlanValue)>> {
+        let mut values = Vec::new();
+        for plan in compile::fits(&self.plan)? {
+            let (text, planner, limits) = (self.text.clone(), self.planner.clone(), self.limits.clone());
+            let fit = Self::new(text, plan.as_ref().clone(), planner, limits, Arc::clone(&self.executor));
+            let mut rows = fit.rows()?;
+            let mut row = None;
+            while let Some(batch) = rows.next().await {
+                row = Some(batch?).filter(|batch| batch.num_rows() > 0).or(row);
+            }
+            let row = row.ok_or_else(|| Error::internal("a fit has no row"))?;
+            values.push((plan, PlanValue::of(&row)?));
+        }
+        if !values.is_empty() {
+            let value_of = |plan: &Arc<LogicalPlan>| {
+                let found = values.iter().find(|(fit, _)| fit == plan);
+                Ok(found.map(|(_, value)| Expr::Literal(value.scalar.clone(), None)))
+            };
+            self.plan = compile::with_fits(self.plan.clone(), value_of)?;
+        }
+        Ok(values)
     }
 
     async fn run(&self, spill_folder: &Path, sender: &mpsc::Sender<Result<RecordBatch>>) -> Result<()> {

@@ -28,7 +28,7 @@ use forebay_sql::{RowsNode, SAMPLE};
 use super::hidden::FeedTable;
 use super::lift::{lifted, reads_draws};
 use super::unknown::unknown;
-use super::{checks, join, unnest};
+use super::{checks, fitted, join, unnest};
 use crate::error::{Error, Result};
 use crate::function::FunctionUdf;
 
@@ -66,13 +66,42 @@ impl From<datafusion::error::DataFusionError> for Uncuttable {
     }
 }
 
+/// How joins run that a feed could look up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Joins {
+    /// The feed looks up rows of the second table, which it holds in memory.
+    #[default]
+    LookUp,
+    /// They are stages.
+    Precompute,
+}
+
+impl Joins {
+    pub(crate) const WORDS: &[&str] = &["lookup", "precompute"];
+
+    /// The way with this name among [`Self::WORDS`].
+    pub(crate) fn of(word: &str) -> Option<Self> {
+        match word {
+            "lookup" => Some(Self::LookUp),
+            "precompute" => Some(Self::Precompute),
+            _ => None,
+        }
+    }
+
+    /// Whether the feed looks up the second table of a join.
+    fn looks_up(self, join: &plan::Join) -> bool {
+        self == Self::LookUp && join::refusal_of_lookup(join).is_none()
+    }
+}
+
 /// Cuts a [resolved](super::resolved) plan. A plan that a feed can run stays as it is.
-pub(crate) fn cut(plan: LogicalPlan) -> Result<Cut, Uncuttable> {
+pub(crate) fn cut(plan: LogicalPlan, joins: Joins) -> Result<Cut, Uncuttable> {
     let mut stages = Vec::new();
-    if checks::driving_table(&plan).is_ok() {
+    let has_join = plan.exists(|node| Ok(matches!(node, LogicalPlan::Join(_))))?;
+    if checks::driving_table(&plan).is_ok() && (joins == Joins::LookUp || !has_join) {
         return Ok(Cut { plan, stages });
     }
-    let mut cutter = Cutter { tables: tables(&plan)?, stages: &mut stages };
+    let mut cutter = Cutter { tables: tables(&plan)?, joins, stages: &mut stages };
     let plan = cutter.row_by_row(plan, None)?;
     stages.iter().try_for_each(check)?;
     Ok(Cut { plan, stages })
@@ -109,12 +138,13 @@ fn with_values(expr: Expr, first: Option<&Column>, value_of: &dyn Fn(&str) -> Op
         Expr::Placeholder(Placeholder { id, field: Some(field) }) => {
             let metadata = Some(FieldMetadata::new_from_field(&field)).filter(|metadata| !metadata.is_empty());
             Ok(Transformed::yes(match (value_of(&id), &column) {
+                (Some(value), _) if fitted::is_fitted(field.data_type()) => Expr::Literal(value, metadata),
                 (Some(value), _) => Expr::Literal(value.cast_to(field.data_type())?, metadata),
                 (None, Some(column)) => unknown(field, Expr::Column(column.clone())),
                 (None, None) => Expr::Literal(ScalarValue::try_from(field.data_type())?, metadata),
             }))
         }
-        other => Ok(Transformed::no(other)),
+        other => fitted::with_constant(other),
     });
     filled.data()
 }
@@ -144,6 +174,7 @@ type Needed = Option<HashSet<Column>>;
 struct Cutter<'a> {
     /// The names of the tables that the query reads.
     tables: BTreeSet<String>,
+    joins: Joins,
     stages: &'a mut Vec<StagePlan>,
 }
 
@@ -169,7 +200,8 @@ impl Cutter<'_> {
             }
             // What chooses rows of a stage belongs to it: HAVING, QUALIFY and their like.
             LogicalPlan::Filter(ref filter)
-                if compares_with_rows(&filter.predicate) || is_over_stage(&plan) && !reads_draws(filter)? =>
+                if compares_with_rows(&filter.predicate)
+                    || is_over_stage(&plan, self.joins) && !reads_draws(filter)? =>
             {
                 self.cut(plan, needed)
             }
@@ -190,7 +222,7 @@ impl Cutter<'_> {
             }
             LogicalPlan::Unnest(ref unnest) if unnest::refusal(unnest).is_none() => self.over_inputs(plan),
             LogicalPlan::Extension(ref extension) if extension.node.as_any().is::<RowsNode>() => self.over_inputs(plan),
-            LogicalPlan::Join(join) if join::refusal_of_lookup(&join).is_none() => self.lookup(join, needed),
+            LogicalPlan::Join(join) if self.joins.looks_up(&join) => self.lookup(join, needed),
             other => self.cut(other, needed),
         }
     }
@@ -229,7 +261,7 @@ impl Cutter<'_> {
     /// Makes a stage of `plan`, or of the part that must be below what it passes on. Returns what reads its table.
     fn cut(&mut self, plan: LogicalPlan, needed: Needed) -> PlanResult<LogicalPlan> {
         match lifted(plan)? {
-            LogicalPlan::Projection(projection) if needs_tables(&projection.input) => {
+            LogicalPlan::Projection(projection) if needs_tables(&projection.input, self.joins) => {
                 self.row_by_row(LogicalPlan::Projection(projection), needed)
             }
             plan => self.stage(plan, needed),
@@ -272,17 +304,22 @@ impl Cutter<'_> {
         let name = NamePreserver::new_for_projection().save(&expr);
         let replaced = expr.transform_down(|expr| match expr {
             Expr::ScalarSubquery(of) if of.outer_ref_columns.is_empty() => {
-                let name = self.name("value");
                 // The second row is one too many.
                 let plan = LogicalPlanBuilder::from(Arc::clone(&of.subquery)).limit(0, Some(2))?.build()?;
                 let column = Expr::Column(plan.schema().columns().swap_remove(0)).alias("value");
                 let plan = Projection::try_new(vec![column], Arc::new(plan))?;
-                let schema = plain(&plan.schema);
+                let (field, schema) = (plan.schema.field(0).as_ref().clone(), plain(&plan.schema));
+                let plan = LogicalPlan::Projection(plan);
+                let same = self.stages.iter().find(|stage| stage.is_value && stage.plan == plan);
+                let name = same.map_or_else(|| self.name("value"), |stage| stage.name.clone());
+                let is_new = same.is_none();
                 let value = Expr::Placeholder(Placeholder {
                     id: name.clone(),
-                    field: Some(Arc::new(plan.schema.field(0).as_ref().clone().with_nullable(true))),
+                    field: Some(Arc::new(field.with_nullable(true))),
                 });
-                self.stages.push(StagePlan { name, plan: LogicalPlan::Projection(plan), schema, is_value: true });
+                if is_new {
+                    self.stages.push(StagePlan { name, plan, schema, is_value: true });
+                }
                 Ok(Transformed::new(value, true, TreeNodeRecursion::Jump))
             }
             other => Ok(Transformed::no(other)),
@@ -300,25 +337,25 @@ impl Cutter<'_> {
 }
 
 /// Whether a query whose rows a feed should compute has a part that needs whole tables, not counting subqueries.
-fn needs_tables(plan: &LogicalPlan) -> bool {
+fn needs_tables(plan: &LogicalPlan, joins: Joins) -> bool {
     match plan {
         LogicalPlan::TableScan(_) => false,
         LogicalPlan::Limit(_) => !checks::is_limit_of_table(plan),
         LogicalPlan::Filter(filter) if compares_with_rows(&filter.predicate) => true,
         LogicalPlan::Projection(_) | LogicalPlan::Filter(_) | LogicalPlan::SubqueryAlias(_) => {
-            plan.inputs().iter().any(|input| needs_tables(input))
+            plan.inputs().iter().any(|input| needs_tables(input, joins))
         }
-        LogicalPlan::Unnest(unnest) if unnest::refusal(unnest).is_none() => needs_tables(&unnest.input),
+        LogicalPlan::Unnest(unnest) if unnest::refusal(unnest).is_none() => needs_tables(&unnest.input, joins),
         LogicalPlan::Extension(extension) if extension.node.as_any().is::<RowsNode>() => {
-            plan.inputs().iter().any(|input| needs_tables(input))
+            plan.inputs().iter().any(|input| needs_tables(input, joins))
         }
-        LogicalPlan::Join(join) if join::refusal_of_lookup(join).is_none() => needs_tables(&join.left),
+        LogicalPlan::Join(join) if joins.looks_up(join) => needs_tables(&join.left, joins),
         _ => true,
     }
 }
 
 /// Whether a filter chooses among rows of what must be a stage, with nothing between but names and projections.
-fn is_over_stage(filter: &LogicalPlan) -> bool {
+fn is_over_stage(filter: &LogicalPlan, joins: Joins) -> bool {
     let mut node = filter;
     loop {
         node = match node {
@@ -328,9 +365,9 @@ fn is_over_stage(filter: &LogicalPlan) -> bool {
                 }
                 node.inputs()[0]
             }
-            LogicalPlan::Join(join) => return join::refusal_of_lookup(join).is_some(),
+            LogicalPlan::Join(join) => return !joins.looks_up(join),
             LogicalPlan::Unnest(_) | LogicalPlan::Extension(_) => return false,
-            other => return needs_tables(other),
+            other => return needs_tables(other, joins),
         }
     }
 }

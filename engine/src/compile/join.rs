@@ -89,6 +89,17 @@ pub(crate) fn resolved(plan: LogicalPlan, state: &SessionState) -> Result<Logica
     .data()
 }
 
+/// Whether a plan that is cut looks rows up by floats.
+pub(super) fn looks_up_floats(plan: &LogicalPlan) -> Result<bool> {
+    plan.exists(|node| {
+        let LogicalPlan::Join(join) = node else { return Ok(false) };
+        // Another kind of join is none of a feed.
+        let Ok(Condition { keys, .. }) = Condition::of(join) else { return Ok(false) };
+        let type_of = |key: &Expr| plan::ExprSchemable::get_type(key, join.left.schema().as_ref());
+        Ok(keys.iter().any(|(key, _)| type_of(key).is_ok_and(|data_type| data_type.is_floating())))
+    })
+}
+
 /// Whether a filter has become one over a mark join.
 fn marks(plan: &LogicalPlan) -> bool {
     match plan {

@@ -18,6 +18,7 @@ mod cut;
 mod deferred;
 mod dictionary;
 mod filters;
+mod fitted;
 mod hidden;
 mod hidden_columns;
 mod identity;
@@ -46,7 +47,8 @@ use datafusion::logical_expr::LogicalPlan;
 use forebay_protocol::CallOrder;
 use forebay_storage::Dataset;
 
-pub(crate) use cut::{Cut, StagePlan, Uncuttable, cut, tables};
+pub(crate) use cut::{Cut, Joins, StagePlan, Uncuttable, cut, tables};
+pub(crate) use fitted::{PlanValue, fits, with_fits};
 pub(crate) use hidden::FeedTable;
 pub(crate) use identity::{
     VERSION as IDENTITY_VERSION, files, fingerprint, function_versions, operator_versions, uncacheable_calls,
@@ -79,6 +81,13 @@ pub(crate) fn limit(plan: &LogicalPlan) -> Result<Option<u64>> {
 /// expects such a plan.
 pub(crate) fn resolved(plan: LogicalPlan, state: &SessionState) -> Result<LogicalPlan> {
     Ok(join::resolved(plan, state)?)
+}
+
+/// A hash of a query, by its plan as it was planned, and as it was cut.
+pub(crate) fn query_fingerprint(planned: &LogicalPlan, feed: &LogicalPlan) -> Result<String> {
+    let fingerprint = fingerprint(planned)?;
+    // Keys of -0 and 0 used to differ: tokens of such feeds are those of other samples.
+    Ok(if join::looks_up_floats(feed)? { format!("{fingerprint} one zero") } else { fingerprint })
 }
 
 /// What a stage keeps for later epochs.

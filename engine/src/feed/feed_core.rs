@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use forebay_protocol::{CacheMode, FeedSettings};
+use forebay_storage::artifact::Artifact;
 use forebay_storage::{Dataset, PieceCache, Stores};
 use tokio::sync::OnceCell;
 
@@ -16,6 +17,7 @@ use super::reads::Reads;
 use crate::compile::{BadRow, Lengths, Lookup, Stage};
 use crate::error::{Error, ErrorKind, Result};
 use crate::executor::Executor;
+use crate::pipeline::StageResults;
 
 /// The state that all parts of an open feed share.
 pub(crate) struct FeedCore {
@@ -26,6 +28,10 @@ pub(crate) struct FeedCore {
     pub(crate) cache: CacheMode,
     /// Where pieces of remote files are kept, if they are.
     pub(crate) pieces: Option<Arc<PieceCache>>,
+    /// The results of the query's stages: calls name lists among them.
+    pub(super) _results: Option<StageResults>,
+    /// Whether stages whose rows are not kept may run.
+    pub(super) runs_stages: bool,
     /// What the feed may keep of its rows for later epochs. It keeps none of them, or one.
     pub(super) memos: Vec<Arc<Memo>>,
     /// The index of the one that it keeps, once that is chosen.
@@ -100,6 +106,39 @@ impl FeedCore {
         })?;
         tracing::warn!(feed = %self.id, epoch, name, rows = rows.len(), "rows quarantined");
         Ok(())
+    }
+
+    /// Retires the artifact of a stage in which a read found damage, so that the next opening computes its rows again.
+    /// Returns the error with a hint that says so.
+    pub(super) async fn after_failed_read(&self, error: Error) -> Error {
+        let Some((url, file)) = self.damaged_file(&error).filter(|_| self.runs_stages) else { return error };
+        let retired = async {
+            let artifact = Artifact::open(&self.stores, url).await?;
+            // Another process may have written the artifact anew, with files of other names.
+            let is_same = artifact.manifest().files.iter().any(|of_artifact| of_artifact.name == file);
+            Ok::<_, Error>(!is_same || artifact.retire().await?)
+        };
+        match retired.await {
+            Ok(true) => error.with_hint("open the feed again: its rows are then computed again"),
+            Ok(false) => error,
+            Err(why) => {
+                tracing::warn!(url, %why, "a damaged artifact cannot be retired");
+                error
+            }
+        }
+    }
+
+    /// The folder of a stage's artifact and the file in it that is damaged or gone, if that is the error.
+    fn damaged_file<'a>(&'a self, error: &'a Error) -> Option<(&'a str, &'a str)> {
+        let kept = format!("{}/artifacts/", self.root.trim_end_matches('/'));
+        let lookups = self.stage.lookups().map(|lookup| &lookup.dataset);
+        let urls = std::iter::once(&self.dataset).chain(lookups).map(|dataset| dataset.spec().location.as_str());
+        let is_gone = matches!(error.kind(), ErrorKind::Conflict | ErrorKind::NotFound);
+        urls.filter(|url| url.starts_with(&kept)).find_map(|url| {
+            let of_artifact = error.message().strip_prefix('"')?.strip_prefix(url)?.strip_prefix('/')?;
+            let (file, what) = of_artifact.split_once('"')?;
+            (is_gone || what.starts_with(" is damaged")).then_some((url, file))
+        })
     }
 
     /// The epoch whose random values are drawn in `epoch`.

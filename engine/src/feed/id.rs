@@ -23,7 +23,7 @@ pub(super) fn feed_id(pipeline: &Pipeline, settings: &FeedSettings) -> String {
     if !lookups.is_empty() {
         identity["lookups"] = serde_json::json!(lookups);
     }
-    let values: Vec<String> = pipeline.values().map(|(name, row)| format!("{name} {}", digest(row))).collect();
+    let values: Vec<String> = pipeline.values().map(|(name, value)| format!("{name} {}", digest(&value.row))).collect();
     if !values.is_empty() {
         identity["values"] = serde_json::json!(values);
     }

@@ -122,7 +122,8 @@ impl Feed {
         if !lookups.is_empty() {
             identity["lookups"] = serde_json::json!(lookups);
         }
-        let values: Vec<(&String, String)> = self.pipeline.values().map(|(name, row)| (name, digest(row))).collect();
+        let values = self.pipeline.values().map(|(name, value)| (name, digest(&value.row)));
+        let values: Vec<(&String, String)> = values.collect();
         if !values.is_empty() {
             identity["values"] = serde_json::json!(values);
         }

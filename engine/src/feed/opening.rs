@@ -44,6 +44,8 @@ pub(crate) struct FeedParts<'a> {
     pub(crate) executor: Arc<Executor>,
     pub(crate) stores: Stores,
     pub(crate) root: &'a str,
+    /// Whether stages whose rows are not kept may run.
+    pub(crate) runs_stages: bool,
     pub(crate) memory: FeedMemory,
     /// Open feeds, whose windows may be shared.
     pub(crate) open: &'a OpenFeeds,
@@ -146,6 +148,8 @@ impl Feed {
             dataset,
             meter,
             stage,
+            _results: pipeline.results().cloned(),
+            runs_stages: parts.runs_stages,
             cache,
             pieces: parts.pieces,
             memos,

@@ -24,8 +24,9 @@ use serde::{Deserialize, Serialize};
 
 use super::Feed;
 use super::id::feed_id;
+use crate::batch::only_row;
 use crate::error::{Error, ErrorKind, Result};
-use crate::pipeline::{Pipeline, Refusal, StageResults};
+use crate::pipeline::{self, Pipeline, Refusal, StageResults};
 
 /// The version of this build, recorded in every spec.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -102,32 +103,59 @@ pub struct TableColumns {
     pub schema: SchemaRef,
 }
 
-/// The value that a stage of a feed's query gives.
+/// The value that a stage of a feed's query gives. A large one, such as a vocabulary, is read from its table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StageValue {
     /// The stage.
     pub name: String,
     /// A column of one row: an Arrow IPC stream in base64.
-    value: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    value: Option<String>,
+    /// The table with this row.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    table: Option<LookupSpec>,
 }
 
+/// The most bytes of a value that are in the spec itself.
+const VALUE_BYTES_MAX: usize = 64 << 10;
+
 impl StageValue {
-    fn new(name: &str, row: &RecordBatch) -> Result<Self> {
+    fn new(name: &str, of_stage: &pipeline::StageValue) -> Result<Self> {
+        let row = &of_stage.row;
         let written = || {
             let mut writer = StreamWriter::try_new(Vec::new(), row.schema_ref())?;
             writer.write(row)?;
             writer.into_inner()
         };
         let bytes = written().map_err(|error| Error::internal(format!("the value of {name} is not sent: {error}")))?;
-        Ok(Self { name: name.to_owned(), value: STANDARD.encode(bytes) })
+        let name = name.to_owned();
+        Ok(match &of_stage.table {
+            Some(table) if bytes.len() > VALUE_BYTES_MAX => {
+                Self { value: None, table: Some(LookupSpec::new(&name, table)), name }
+            }
+            _ => Self { name, value: Some(STANDARD.encode(bytes)), table: None },
+        })
     }
 
-    fn row(&self) -> Result<RecordBatch> {
+    /// Its row, unless it is in a table.
+    fn row(&self) -> Result<Option<RecordBatch>> {
+        let Some(value) = &self.value else { return Ok(None) };
         let damaged = || Error::invalid(format!("the value of {} is damaged", self.name));
-        let bytes = STANDARD.decode(&self.value).map_err(|_| damaged())?;
+        let bytes = STANDARD.decode(value).map_err(|_| damaged())?;
         let mut rows = StreamReader::try_new(bytes.as_slice(), None).map_err(|_| damaged())?;
         let row = rows.next().and_then(std::result::Result::ok);
-        row.filter(|row| row.num_rows() == 1 && row.num_columns() == 1).ok_or_else(damaged)
+        row.filter(|row| row.num_rows() == 1 && row.num_columns() == 1).ok_or_else(damaged).map(Some)
+    }
+}
+
+impl LookupSpec {
+    fn new(table: &str, dataset: &Dataset) -> Self {
+        Self {
+            table: table.to_owned(),
+            dataset: dataset.spec().clone(),
+            schema: Arc::clone(dataset.schema()),
+            snapshot: dataset.snapshot().id().to_owned(),
+        }
     }
 }
 
@@ -148,12 +176,7 @@ impl Feed {
         for lookup in pipeline.stage.lookups() {
             // A table may be joined more than once, including with itself.
             if lookup.table != pipeline.table() && lookups.iter().all(|other| other.table != lookup.table) {
-                lookups.push(LookupSpec {
-                    table: lookup.table.clone(),
-                    dataset: lookup.dataset.spec().clone(),
-                    schema: Arc::clone(lookup.dataset.schema()),
-                    snapshot: lookup.dataset.snapshot().id().to_owned(),
-                });
+                lookups.push(LookupSpec::new(&lookup.table, &lookup.dataset));
             }
         }
         let is_sent = |name: &str| name == pipeline.table() || lookups.iter().any(|lookup| lookup.table == name);
@@ -161,7 +184,7 @@ impl Feed {
         let stage_tables = stage_tables
             .map(|(table, dataset)| TableColumns { table: table.clone(), schema: Arc::clone(dataset.schema()) })
             .collect();
-        let values = pipeline.values().map(|(name, row)| StageValue::new(name, row).expect("a row becomes IPC"));
+        let values = pipeline.values().map(|(name, value)| StageValue::new(name, value).expect("a row becomes IPC"));
         FeedSpec {
             feed: self.id().to_owned(),
             forebay: VERSION.to_owned(),
@@ -225,20 +248,27 @@ impl FeedSpec {
 
     /// All tables of the query.
     pub(crate) fn tables(&self) -> impl Iterator<Item = SpecTable<'_>> {
-        let FeedSpec { table, dataset, schema, snapshot, lookups, .. } = self;
-        let lookups = lookups.iter().map(|LookupSpec { table, dataset, schema, snapshot }| SpecTable {
-            name: table,
-            dataset,
-            schema,
-            snapshot,
+        let FeedSpec { table, dataset, schema, snapshot, lookups, values, .. } = self;
+        let of_values = values.iter().filter_map(|value| value.table.as_ref());
+        let lookups = lookups.iter().chain(of_values).map(|LookupSpec { table, dataset, schema, snapshot }| {
+            SpecTable { name: table, dataset, schema, snapshot }
         });
         std::iter::once(SpecTable { name: table, dataset, schema, snapshot }).chain(lookups)
     }
 
     /// The results of its stages among its tables.
-    pub(crate) fn results(&self, tables: &BTreeMap<String, Dataset>) -> Result<StageResults> {
-        let values = self.values.iter().map(|value| Ok((value.name.clone(), value.row()?)));
-        Ok(StageResults { tables: tables.clone(), values: values.collect::<Result<_>>()?, artifacts: Vec::new() })
+    pub(crate) async fn results(&self, tables: &BTreeMap<String, Dataset>) -> Result<StageResults> {
+        let mut results = StageResults { tables: tables.clone(), ..StageResults::default() };
+        for value in &self.values {
+            let table = tables.get(&value.name).filter(|_| value.table.is_some()).cloned();
+            let row = match (value.row()?, &table) {
+                (Some(row), _) => row,
+                (None, Some(table)) => only_row(table).await?,
+                (None, None) => return Err(Error::invalid(format!("the value of {} is missing", value.name))),
+            };
+            results.add_value(value.name.clone(), row, table)?;
+        }
+        Ok(results)
     }
 
     /// Opens a table over its snapshot. Reads no file.

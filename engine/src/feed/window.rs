@@ -76,6 +76,13 @@ struct Row {
 impl Window {
     /// Reads, filters and orders the rows of window `id`.
     pub(crate) async fn prepare(core: &Arc<FeedCore>, id: WindowId) -> Result<Self> {
+        match Self::read(core, id).await {
+            Err(error) => Err(core.after_failed_read(error).await),
+            window => window,
+        }
+    }
+
+    async fn read(core: &Arc<FeedCore>, id: WindowId) -> Result<Self> {
         if let Some(memo) = core.memo()
             && let Some(wanted) = memo.wanted(core, id).await
         {

@@ -36,6 +36,7 @@ impl Session {
             runs_stages: self.runs_stages,
             stage_progress: Arc::clone(&self.stage_progress),
             piece_caches: Arc::clone(&self.piece_caches),
+            sql_queries: self.sql_queries.clone(),
             sql_rows_max: self.sql_rows_max,
         }
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use forebay_protocol::{OptionSet, SessionOptions};
 use forebay_storage::Stores;
 use parking_lot::Mutex;
+use tokio::sync::Semaphore;
 
 use super::Session;
 use super::catalog::Catalog;
@@ -31,6 +32,7 @@ pub struct SessionBuilder {
     no_precompute: bool,
     cache_folder: Option<String>,
     cache_limit: u64,
+    sql_queries: bool,
     sql_rows_max: u64,
     base: PathBuf,
     root: String,
@@ -51,6 +53,7 @@ impl Session {
             no_precompute: false,
             cache_folder: None,
             cache_limit: 0,
+            sql_queries: false,
             sql_rows_max: 0,
             base: PathBuf::new(),
             root: String::new(),
@@ -69,7 +72,7 @@ impl SessionBuilder {
     pub fn options(self, options: SessionOptions) -> Self {
         let SessionOptions { threads, cpu_limit, memory_limit, window_memory_limit, lookup_memory_limit, .. } = options;
         let SessionOptions { batch_memory_limit, spill_folder, no_precompute, .. } = options;
-        let SessionOptions { base, root, cache_folder, cache_limit, sql_rows_limit, .. } = options;
+        let SessionOptions { base, root, cache_folder, cache_limit, sql_queries, sql_rows_limit, .. } = options;
         Self {
             threads: threads.or(self.threads),
             cpu_limit: cpu_limit.or(self.cpu_limit),
@@ -84,6 +87,7 @@ impl SessionBuilder {
             no_precompute: no_precompute.unwrap_or(self.no_precompute),
             cache_folder: cache_folder.or(self.cache_folder),
             cache_limit: cache_limit.unwrap_or(self.cache_limit),
+            sql_queries: sql_queries.unwrap_or(self.sql_queries),
             sql_rows_max: sql_rows_limit.unwrap_or(self.sql_rows_max),
         }
     }
@@ -170,10 +174,14 @@ impl SessionBuilder {
             stage_progress: Arc::new(StageProgress::default()),
             memory: FeedMemory::of(self.memory_limit, self.window_memory_bytes, self.lookup_memory_bytes),
             piece_caches: Arc::new(PieceCaches::new(self.cache_folder, self.cache_limit)),
+            sql_queries: self.sql_queries.then(|| Arc::new(Semaphore::new(SQL_QUERIES))),
             sql_rows_max: self.sql_rows_max,
         })
     }
 }
+
+/// Queries of SQL clients that run at a time. Each may take the memory of a query.
+const SQL_QUERIES: usize = 2;
 
 /// A number of threads beyond any machine's cores is a typing error, and starting them would take minutes.
 const THREADS_MAX: usize = 4096;

@@ -80,7 +80,8 @@ impl Catalog {
     /// Adds or replaces a function of the embedding program.
     pub(super) fn add_function(&self, function: Function) -> Result<()> {
         let taken = self.context.state().scalar_functions().get(&function.name).cloned();
-        if taken.is_some_and(|taken| taken.inner().downcast_ref::<FunctionUdf>().is_none()) {
+        let is_taken = taken.is_some_and(|taken| taken.inner().downcast_ref::<FunctionUdf>().is_none());
+        if is_taken || forebay_operators::descriptor(&function.name).is_some() {
             let message = format!("a function \"{}\" already exists", function.name);
             return Err(Error::new(ErrorKind::Conflict, message).with_hint("choose another name"));
         }

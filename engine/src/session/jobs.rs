@@ -102,7 +102,8 @@ fn options(definition: &MaterializeDefinition) -> Result<(FeedOptions, JobOption
     let table = || FeedOptions::TABLE.iter().chain(JobOptions::TABLE);
     let (mut of_feed, mut of_job) = (Vec::new(), Vec::new());
     for option in &definition.options {
-        let spec: &OptionSpec = pipeline::find(option, "option of MATERIALIZE", table).map_err(Failure::Refused)?;
+        let spec: &OptionSpec =
+            pipeline::find(option, "option of MATERIALIZE", &[], table).map_err(Failure::Refused)?;
         let values = if JobOptions::TABLE.iter().any(|it| it.name == spec.name) { &mut of_job } else { &mut of_feed };
         values.push((spec.name, pipeline::value(spec, option).map_err(Failure::Refused)?));
     }

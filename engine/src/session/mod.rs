@@ -23,6 +23,7 @@ use std::time::Duration;
 use arrow::datatypes::SchemaRef;
 use forebay_storage::{Dataset, DatasetSpec, Keeping, StoreWait, Stores};
 use parking_lot::Mutex;
+use tokio::sync::Semaphore;
 
 pub use builder::SessionBuilder;
 pub use catalog::Broken;
@@ -61,6 +62,8 @@ pub struct Session {
     runs_stages: bool,
     stage_progress: Arc<StageProgress>,
     piece_caches: Arc<PieceCaches>,
+    /// A permit for each query of SQL clients that may run at a time; `None` if they may run none.
+    pub(crate) sql_queries: Option<Arc<Semaphore>>,
     /// The most rows of a [`TablePreview`](crate::TablePreview).
     pub(crate) sql_rows_max: u64,
 }
@@ -215,6 +218,7 @@ impl Session {
             executor: Arc::clone(&self.executor),
             stores: self.stores.clone(),
             root,
+            runs_stages: self.runs_stages,
             memory: self.memory,
             open: &self.feeds,
         })

@@ -8,7 +8,7 @@ use forebay_sql::{QueryDefinition, Statement};
 use super::Session;
 use super::catalog::reference;
 use super::statements::{Failure, Script};
-use crate::batch::{BatchTable, Query, without_tables};
+use crate::batch::{BatchTable, Query, determined_fits, without_tables};
 use crate::error::{Error, Result};
 use crate::pipeline::Refusal;
 
@@ -53,7 +53,7 @@ impl Session {
             .await
             .map_err(|error| Failure::Refused(Refusal::Placed(error)))?;
         let plan = state.analyzer().execute_and_check(plan, state.config_options(), |_, _| {});
-        let plan = plan.map_err(|error| at(error.into()))?;
+        let plan = plan.and_then(determined_fits).map_err(|error| at(error.into()))?;
         Ok(Query::new(definition.text.clone(), plan, state, self.batch.clone(), Arc::clone(&self.executor)))
     }
 }

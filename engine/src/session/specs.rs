@@ -75,7 +75,7 @@ impl Session {
         }
         let definition = spec.definition()?;
         let state = self.catalog.state_over(&tables, &spec.stage_tables)?;
-        let (results, base) = (spec.results(&tables)?, spec.base.as_ref());
+        let (results, base) = (spec.results(&tables).await?, spec.base.as_ref());
         let compiled = Pipeline::compile(&definition, Audience::Trainer, &tables, Some(&results), base, &state).await;
         let pipeline = compiled.map_err(|refusal| spec.uncompiled(refusal))?;
         spec.check_opened(&pipeline)?;

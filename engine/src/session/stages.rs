@@ -1,11 +1,14 @@
 //! Runs the stages of pipelines that need whole tables.
 
+use arrow::array::RecordBatch;
+use forebay_storage::Dataset;
+use forebay_storage::artifact::Artifact;
+
 use super::Session;
-use crate::batch::{Keeper, RunningStage, TableStage, differences, extent, seconds, without_tables};
+use crate::batch::{Keeper, RunningStage, TableStage, differences, extent, only_row, seconds, without_tables};
 use crate::error::{Error, ErrorKind, Result};
 use crate::explain::{KeptStage, StageState};
 use crate::pipeline::{Pipeline, StageResults};
-use forebay_storage::artifact::Artifact;
 
 impl Session {
     /// Runs the stages of pipeline `name` whose rows are not kept under the root, so that the pipeline can be opened. A
@@ -78,27 +81,48 @@ impl Session {
         }
         let mut artifacts = Vec::new();
         for stage in self.table_stages(pipeline)? {
-            let artifact = match self.keeper().find(&stage).await? {
+            let artifact = match self.keeper().find_whole(&stage, self.runs_stages).await? {
                 Some(artifact) => artifact,
                 None => self.run_stage(pipeline, &stage).await?,
             };
-            artifacts.push((stage, artifact));
+            let result = match self.result(&stage, &artifact).await {
+                Err(error) if self.runs_stages && error.message().contains(" is damaged") => {
+                    tracing::warn!(url = artifact.url(), %error, "the rows of a stage are damaged: it runs again");
+                    artifact.retire().await?;
+                    let artifact = self.run_stage(pipeline, &stage).await?;
+                    self.result(&stage, &artifact).await.map(|result| (artifact, result))
+                }
+                result => result.map(|result| (artifact, result)),
+            };
+            let (artifact, result) = result.map_err(|error| of_stage(pipeline, &stage, &error))?;
+            artifacts.push((stage, artifact, result));
         }
-        let found = artifacts.iter().map(|(_, artifact)| (artifact.url().to_owned(), artifact.generation())).collect();
+        let found =
+            artifacts.iter().map(|(_, artifact, _)| (artifact.url().to_owned(), artifact.generation())).collect();
         if pipeline.artifacts() == Some(&found) {
             return Ok(None);
         }
         let mut results = StageResults { artifacts: found, ..StageResults::default() };
-        for (stage, artifact) in artifacts {
+        for (stage, _, (table, row)) in artifacts {
             let name = stage.name.clone();
-            if stage.is_value {
-                let value = self.keeper().value(&stage, &artifact).await;
-                results.values.insert(name, value.map_err(|error| of_stage(pipeline, &stage, &error))?);
-            } else {
-                results.tables.insert(name, self.keeper().table(&stage, &artifact).await?);
+            match row {
+                Some(row) => {
+                    let added = results.add_value(name, row, Some(table));
+                    added.map_err(|error| of_stage(pipeline, &stage, &error))?;
+                }
+                None => {
+                    results.tables.insert(name, table);
+                }
             }
         }
         pipeline.with_results(results, &self.catalog.state()).map(Some)
+    }
+
+    /// The table of a stage's artifact, and its row if that is a value.
+    async fn result(&self, stage: &TableStage, artifact: &Artifact) -> Result<(Dataset, Option<RecordBatch>)> {
+        let table = self.keeper().table(stage, artifact).await?;
+        let row = if stage.is_value { Some(only_row(&table).await?) } else { None };
+        Ok((table, row))
     }
 
     async fn run_stage(&self, pipeline: &Pipeline, stage: &TableStage) -> Result<Artifact> {

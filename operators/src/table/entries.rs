@@ -1,4 +1,4 @@
-//! The index of each text in a vocabulary: a hash table that is built once and read for every row.
+//! The index of each text in a vocabulary: a hash table that is read for every row.
 //!
 //! Categories are short. The table stores up to eight bytes in the slot itself and compares them as one number, so a
 //! lookup touches one cache line.
@@ -7,7 +7,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// A hash table with open addressing and linear probing, at most three quarters full.
 #[derive(Debug)]
-pub(super) struct Entries {
+pub(crate) struct Entries {
     slots: Vec<EntrySlot>,
     /// The right shift from a product to a slot number.
     shift: u32,
@@ -17,7 +17,7 @@ pub(super) struct Entries {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct EntrySlot {
+pub(crate) struct EntrySlot {
     /// The bytes of a short text, or the hash of a long one.
     key: u64,
     /// Length in bytes.
@@ -27,49 +27,118 @@ struct EntrySlot {
 
 const EMPTY: u32 = u32::MAX;
 const SHORT: usize = 8;
+const SLOTS_LEAST: usize = 64;
+
+/// The most texts of a table.
+pub(crate) const ENTRIES_MAX: usize = EMPTY as usize - 1;
 
 impl Entries {
     /// Makes an empty table with room for these texts.
-    pub(super) fn with_room_for(texts: &[&str]) -> Result<Self, String> {
-        if texts.len() >= EMPTY as usize || texts.iter().any(|text| u32::try_from(text.len()).is_err()) {
+    pub(crate) fn with_room_for(texts: &[&str]) -> Result<Self, String> {
+        if texts.len() > ENTRIES_MAX || texts.iter().any(|text| u32::try_from(text.len()).is_err()) {
             return Err("has more than 2^32 - 2 entries, or one of 4 GiB".to_owned());
         }
-        let slots = (texts.len() * 4 / 3 + 2).next_power_of_two();
-        let empty = EntrySlot { key: 0, len: 0, place: EMPTY };
-        Ok(Self { slots: vec![empty; slots], shift: 64 - slots.trailing_zeros(), long: Vec::new(), starts: Vec::new() })
+        Ok(Self::with_slots((texts.len() * 4 / 3 + 2).next_power_of_two()))
+    }
+
+    /// Makes an empty table that grows.
+    pub(crate) fn new() -> Self {
+        Self::with_slots(SLOTS_LEAST)
+    }
+
+    fn with_slots(slots: usize) -> Self {
+        let slots = vec![EntrySlot { key: 0, len: 0, place: EMPTY }; slots];
+        Self { shift: 64 - slots.len().trailing_zeros(), slots, long: Vec::new(), starts: Vec::new() }
     }
 
     /// Adds a text with the next index. Returns `false` if the table has it already.
-    pub(super) fn insert(&mut self, text: &[u8]) -> bool {
+    pub(crate) fn insert(&mut self, text: &[u8]) -> bool {
+        let before = self.len();
+        self.add(text) as usize == before
+    }
+
+    /// Adds a text of less than 4 GiB if it is absent. Returns its index. The table holds [`ENTRIES_MAX`] texts.
+    #[inline]
+    pub(crate) fn add(&mut self, text: &[u8]) -> u32 {
         let key = key(text);
         let (at, found) = self.find(text, key);
-        if found.is_some() {
-            return false;
+        found.unwrap_or_else(|| self.add_at(at, text, key))
+    }
+
+    fn add_at(&mut self, mut at: usize, text: &[u8], key: u64) -> u32 {
+        if (self.len() + 1) * 4 > self.slots.len() * 3 {
+            self.grow();
+            at = self.find(text, key).0;
         }
-        self.slots[at] = EntrySlot { key, len: text.len() as u32, place: self.starts.len() as u32 };
+        let place = self.starts.len() as u32;
+        self.slots[at] = EntrySlot { key, len: text.len() as u32, place };
         self.starts.push(self.long.len());
         if text.len() > SHORT {
             self.long.extend_from_slice(text);
         }
-        true
+        place
+    }
+
+    fn grow(&mut self) {
+        let larger = Self::with_slots(self.slots.len() * 2);
+        let slots = std::mem::replace(&mut self.slots, larger.slots);
+        self.shift = larger.shift;
+        // The texts differ, so none is compared.
+        for slot in slots.into_iter().filter(|slot| slot.place != EMPTY) {
+            let mut at = self.first_slot(slot.key, slot.len as usize);
+            while self.slots[at].place != EMPTY {
+                at = (at + 1) & (self.slots.len() - 1);
+            }
+            self.slots[at] = slot;
+        }
+    }
+
+    /// The slot at which the search for a text begins.
+    #[inline]
+    fn first_slot(&self, key: u64, len: usize) -> usize {
+        let mixed = (key ^ (key >> 32) ^ len as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        (mixed >> self.shift) as usize
     }
 
     /// Returns the number of texts.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.starts.len()
     }
 
     /// Returns the index of a text.
     #[inline]
-    pub(super) fn get(&self, text: &[u8]) -> Option<u32> {
+    pub(crate) fn get(&self, text: &[u8]) -> Option<u32> {
         self.find(text, key(text)).1
+    }
+
+    /// Returns the slots of the texts, by index.
+    pub(crate) fn in_order(&self) -> Vec<EntrySlot> {
+        let mut slots: Vec<_> = self.slots.iter().filter(|slot| slot.place != EMPTY).copied().collect();
+        slots.sort_unstable_by_key(|slot| slot.place);
+        slots
+    }
+
+    /// Returns the bytes of the text in a slot. Those of a short one are copied to `short`.
+    pub(crate) fn text<'a>(&'a self, slot: &EntrySlot, short: &'a mut [u8; SHORT]) -> &'a [u8] {
+        let len = slot.len as usize;
+        if len > SHORT {
+            return &self.long[self.starts[slot.place as usize]..][..len];
+        }
+        *short = slot.key.to_le_bytes();
+        &short[..len]
+    }
+
+    /// The bytes of memory that the table has reserved.
+    pub(crate) fn bytes(&self) -> usize {
+        self.slots.capacity() * size_of::<EntrySlot>()
+            + self.long.capacity()
+            + self.starts.capacity() * size_of::<usize>()
     }
 
     /// Returns the slot of a text, and its index. An absent text has the slot in which it would be inserted.
     #[inline]
     fn find(&self, text: &[u8], key: u64) -> (usize, Option<u32>) {
-        let mixed = (key ^ (key >> 32) ^ text.len() as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        let mut at = (mixed >> self.shift) as usize;
+        let mut at = self.first_slot(key, text.len());
         loop {
             let slot = &self.slots[at];
             if slot.place == EMPTY {
@@ -128,5 +197,14 @@ mod tests {
             assert_eq!(entries.get(absent.as_bytes()), None, "{absent:?}");
         }
         assert_eq!(Entries::with_room_for(&[]).unwrap().get(b"x"), None);
+        let mut grown = Entries::new();
+        for (place, text) in texts.iter().enumerate() {
+            assert_eq!(grown.add(text.as_bytes()), place as u32, "{text:?}");
+            assert_eq!(grown.add(text.as_bytes()), place as u32, "{text:?} again");
+        }
+        for (text, slot) in texts.iter().zip(grown.in_order()) {
+            assert_eq!(grown.get(text.as_bytes()), entries.get(text.as_bytes()));
+            assert_eq!(grown.text(&slot, &mut [0; SHORT]), text.as_bytes());
+        }
     }
 }

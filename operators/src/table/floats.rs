@@ -38,7 +38,9 @@ impl Operator for FloatMap {
     }
 
     fn return_field(&self, arguments: &Arguments) -> Result<Field> {
-        (self.prepare)(arguments)?;
+        if arguments.are_known() {
+            (self.prepare)(arguments)?;
+        }
         let field = arguments.field("x")?;
         let value = match value_type(field.data_type()) {
             DataType::Float32 => DataType::Float32,
@@ -145,17 +147,21 @@ pub(crate) static LOGIT: FloatMap = FloatMap {
 pub(crate) static MIN_MAX: FloatMap = FloatMap {
     descriptor: &Descriptor {
         name: "min_max",
-        summary: "Scales numbers linearly so that a given range becomes 0 to 1",
+        summary: "Scales numbers linearly so that a range, given or fitted, becomes 0 to 1",
         parameters: &[
             X,
-            Parameter::constant("min", ConstantKind::Number, "The number that becomes 0"),
-            Parameter::constant("max", ConstantKind::Number, "The number that becomes 1"),
+            Parameter::constant("min", ConstantKind::Number, "The number that becomes 0").fitted(),
+            Parameter::constant("max", ConstantKind::Number, "The number that becomes 1").fitted(),
         ],
         docs: "Computes (x - min) / (max - min). Numbers outside the range give results outside 0 to 1; use \
-             `clamp` to limit them. max must be above min. The statistics are constants: fit them over the \
-             dataset beforehand. NaN stays NaN. Null in, null out, in lists as well.",
-        source: "scikit-learn's `MinMaxScaler` with given statistics",
-        examples: &[Example { sql: "min_max(15, min => 10, max => 20)", result: "0.5" }],
+             `clamp` to limit them. max must be above min. Without both, they are fitted: the least and the greatest \
+             finite number of the rows. Equal numbers then become 0. `fit_on => 'split = ''train'''` says to \
+             which rows of FROM; by default, to those that WHERE keeps. NaN stays NaN. Null in, null out, in lists as well.",
+        source: "scikit-learn's `MinMaxScaler`",
+        examples: &[
+            Example { sql: "min_max(15, min => 10, max => 20)", result: "0.5" },
+            Example { sql: "min_max(price)", result: "0.0 for the least price, 1.0 for the greatest" },
+        ],
         ..FLOAT_MAP
     },
     prepare: min_max,
@@ -164,16 +170,20 @@ pub(crate) static MIN_MAX: FloatMap = FloatMap {
 pub(crate) static STANDARDIZE: FloatMap = FloatMap {
     descriptor: &Descriptor {
         name: "standardize",
-        summary: "Scales numbers to mean 0 and standard deviation 1, with given statistics",
+        summary: "Scales numbers to mean 0 and standard deviation 1, with statistics given or fitted",
         parameters: &[
             X,
-            Parameter::constant("mean", ConstantKind::Number, "The mean of the numbers"),
-            Parameter::constant("std", ConstantKind::Number, "The standard deviation of the numbers"),
+            Parameter::constant("mean", ConstantKind::Number, "The mean of the numbers").fitted(),
+            Parameter::constant("std", ConstantKind::Number, "The standard deviation of the numbers").fitted(),
         ],
-        docs: "Computes (x - mean) / std. std must be above 0. The statistics are constants: fit them over the \
-             dataset beforehand. NaN stays NaN. Null in, null out, in lists as well.",
-        source: "scikit-learn's `StandardScaler` with given statistics",
-        examples: &[Example { sql: "standardize(15, mean => 10, std => 2)", result: "2.5" }],
+        docs: "Computes (x - mean) / std. std must be above 0. Without both, they are fitted: the mean and the \
+             deviation of the finite numbers of the rows, exact and rounded once. Equal numbers then become 0. `fit_on => \
+             'split = ''train'''` says to which rows of FROM; by default, to those that WHERE keeps. NaN stays NaN. Null in, null out, in lists as well.",
+        source: "scikit-learn's `StandardScaler`",
+        examples: &[
+            Example { sql: "standardize(15, mean => 10, std => 2)", result: "2.5" },
+            Example { sql: "standardize(price)", result: "0.0 for the mean price" },
+        ],
         ..FLOAT_MAP
     },
     prepare: standardize,

@@ -6,7 +6,7 @@ use arrow::array::{Array, ArrayRef, Int64Array};
 use arrow::datatypes::{DataType, Field};
 use datafusion::common::Result;
 
-use super::vocab_apply::Vocabulary;
+use super::vocabulary::Vocabulary;
 use crate::descriptor::{ConstantKind, Descriptor, Example, Parameter, TypeClass};
 use crate::operator::{Arguments, Operator};
 

@@ -38,7 +38,9 @@ impl Operator for IntegerMap {
 
     fn return_field(&self, arguments: &Arguments) -> Result<Field> {
         let field = arguments.field("x")?;
-        (self.prepare)(arguments)?;
+        if arguments.are_known() {
+            (self.prepare)(arguments)?;
+        }
         Ok(with_value_type(self.descriptor.name, field, self.value.clone()))
     }
 
@@ -139,11 +141,13 @@ pub(crate) static BUCKETIZE: IntegerMap = IntegerMap {
         summary: "Maps numbers to the index of the bucket that holds them",
         parameters: &[
             NUMBERS,
-            Parameter::constant("borders", ConstantKind::NumberList, "The upper bounds of the buckets, ascending"),
+            Parameter::constant("borders", ConstantKind::NumberList, "The upper bounds of the buckets, ascending")
+                .fitted(),
         ],
         returns: "Int32, from 0 to the number of borders; lists of it for lists",
         docs: "The index is the number of borders below x, so a border belongs to the bucket that it ends. NaN is \
-             in the last bucket. Numbers are compared as float64. Null in, null out, in lists as well.",
+             in the last bucket. Numbers are compared as float64. `quantile_bucketize` fits borders to the rows. Null \
+             in, null out, in lists as well.",
         source: "PyTorch's `bucketize`, TorchArrow's `bucketize`",
         examples: &[
             Example { sql: "bucketize(3, borders => [1, 3, 5])", result: "1" },

@@ -3,7 +3,7 @@
 
 pub(crate) mod cross;
 pub(crate) mod cyclic;
-mod entries;
+pub(crate) mod entries;
 pub(crate) mod fill_null;
 pub(crate) mod first_x;
 pub(crate) mod floats;
@@ -16,6 +16,7 @@ pub(crate) mod multi_hot;
 pub(crate) mod ngram;
 pub(crate) mod one_hot;
 pub(crate) mod vocab_apply;
+pub(crate) mod vocabulary;
 
 use std::sync::Arc;
 

@@ -161,6 +161,10 @@ declare_options! {
         /// Most bytes that cache = 'source' keeps on the local disk, or cache = 'auto' under the root.
         cache_limit: u64 = { kind: OptionKind::Bytes, default: Some("10GiB"), guide: Some(SOURCE), }
 
+        /// Lets clients of Flight SQL run any query over the tables, two at a time; otherwise they see rows of tables
+        /// and pipelines.
+        sql_queries: bool = { kind: OptionKind::Switch, default: Some("false"), guide: Some(SQL), }
+
         /// Most rows that one statement of Flight SQL returns; a longer result ends with an error.
         sql_rows_limit: u64 = {
             kind: OptionKind::Count,

@@ -10,7 +10,7 @@ use datafusion::sql::sqlparser::ast::{
 use forebay_operators::{Descriptor, Determinism, LENGTHENING, OPERATORS, TEXT_LENGTH_MAX, length_unit};
 
 use super::search::{OF_A_PIPELINE, Search, UNNEST_HINT};
-use crate::{Place, calls};
+use crate::{Place, calls, fits};
 
 impl Search<'_> {
     pub(super) fn function(&mut self, function: &Function) {
@@ -19,6 +19,10 @@ impl Search<'_> {
         let place = Place::start(function.name.span()).or_else(|| self.tokens.next(self.here, &[&name]));
         let place = place.unwrap_or(self.here);
         self.needs_tables |= function.over.is_some() || matches!(function.args, FunctionArguments::Subquery(_));
+        if fits::fit_of(function).is_some() {
+            self.needs_tables = true;
+            return;
+        }
         // `calls` checks an operator's call against its descriptor.
         if let Some(operator) = calls::operator(&function.name) {
             match operator.determinism {

@@ -28,6 +28,9 @@ fn session() -> SessionState {
     for function in forebay_operators::scalar_udfs() {
         context.register_udf(function);
     }
+    for function in forebay_operators::fits::aggregates() {
+        context.register_udaf(function);
+    }
     let photos = Schema::new(vec![
         Field::new("bytes", DataType::Binary, true),
         Field::new("path", DataType::Utf8, true),

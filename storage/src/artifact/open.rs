@@ -1,6 +1,8 @@
 //! A committed artifact.
 
-use super::generations::{Generation, Latest};
+use std::collections::HashMap;
+
+use super::generations::{self, Generation, Latest};
 use super::layout::{Attempt, Folder, Kind};
 use super::manifest::Manifest;
 use super::sweep::sweep;
@@ -66,6 +68,20 @@ impl Artifact {
     /// The number of its commit among all commits and removals of the folder.
     pub fn generation(&self) -> u64 {
         self.generation
+    }
+
+    /// The name of a data file that is not there, or not with its size.
+    pub async fn missing_file(&self) -> Result<Option<String>> {
+        let objects = self.stores.list(self.folder.url()).await?;
+        let sizes: HashMap<&str, u64> = objects.iter().map(|object| (object.name.as_str(), object.bytes)).collect();
+        let mut files = self.manifest.files.iter();
+        Ok(files.find(|file| sizes.get(file.name.as_str()) != Some(&file.bytes)).map(|file| file.name.clone()))
+    }
+
+    /// Declares that the artifact is no more, so that its job writes it again. Returns whether the folder now says so,
+    /// and not something newer. The files stay until then, or until garbage is collected.
+    pub async fn retire(&self) -> Result<bool> {
+        generations::write(&self.stores, &self.folder, self.generation + 1, &Generation::Removed).await
     }
 
     pub(super) fn attempt(&self) -> Attempt {

@@ -75,7 +75,7 @@ def test_a_join_is_refused_with_the_reason(table, labels):
     for arguments, reason in [
         ({"on": []}, '"on" must be'),
         ({"on": {"n": 3}}, '"on" must be'),
-        ({"on": "n", "how": "right"}, '"how" must be'),
+        ({"on": "n", "how": "outer"}, '"how" must be'),
         ({"on": "m"}, "m"),
     ]:
         with pytest.raises(forebay.InvalidError, match=reason):

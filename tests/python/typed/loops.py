@@ -32,6 +32,15 @@ def small(table: Table) -> None:
     assert_type(forebay.concat(["photos/cat/", "photos/rocket/"]).split(0.5, by="path"), tuple[Table, ...])
 
 
+def whole(table: Table) -> None:
+    groups = table.group_by("label", kilobytes="size / 1000")
+    assert_type(groups, forebay.GroupBy)
+    counts = groups.agg(photos="count(*)")
+    assert_type(counts.sort("photos", "label", descending=[True, False], nulls_last=False), Table)
+    assert_type(table.join(counts, on="label", how="semi").union(table, {"label": [1]}).distinct("label"), Table)
+    assert_type(table.join(counts, how="cross"), Table)
+
+
 def columns(batch: Batch[torch.Tensor]) -> None:
     assert_type(batch["image"], torch.Tensor | Any)
     images: torch.Tensor = batch["image"]

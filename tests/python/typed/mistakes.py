@@ -15,6 +15,9 @@ def of_arguments(table: Table, batch: Batch) -> None:
     table.pack(16, strategy="first_fit")  # error
     table.mixup(0.2, classes=10)  # error
     table.filter(3)  # error
+    table.join(table, on="id", how="outer")  # error
+    table.sort("id", descending="yes")  # error
+    table.group_by("id").agg("count(*)")  # error
     forebay.Session(thread=4)  # error
     batch.to()  # error
     forebay.load("photos.sql", batch_size=32, on_error="skip", delivery="dynamic", job="train")

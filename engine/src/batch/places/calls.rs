@@ -3,12 +3,13 @@
 //! Each aggregate of DataFusion is of one [`Class`]:
 //!
 //! - Free, so the same in every order: `approx_distinct`, `bit_and`, `bit_or`, `bit_xor`, `bool_and`, `bool_or`,
-//!   `count`, `grouping`, `regr_count`.
+//!   `count`, `grouping`, `regr_count`, and the quantiles of fits.
 //! - Free, but for floats, whose sums are rounded: `avg`, `stddev`, `stddev_pop`, `sum`, `var`, `var_pop`. Exact ones
 //!   replace them beforehand.
 //! - Compared: `max`, `median`, `min`, `percentile_cont`. Over floats, they are written otherwise here.
 //! - Ordered: `array_agg`, `first_value`, `last_value`, `nth_value`, `string_agg`. They need ORDER BY, and get places
 //!   after it.
+//! - Numbered: the vocabularies of fits. In the order of rows, they need the number of each row.
 //! - Dependent, and refused: `any_value`, `approx_median`, `approx_percentile_cont`,
 //!   `approx_percentile_cont_with_weight`, `corr`, `covar_pop`, `covar_samp`, `regr_avgx`, `regr_avgy`,
 //!   `regr_intercept`, `regr_r2`, `regr_slope`, `regr_sxx`, `regr_sxy`, `regr_syy`. The state of most is merged in the
@@ -28,6 +29,8 @@ use datafusion::logical_expr::{
     Expr, ExprSchemable, SortExpr, WindowFrame, WindowFrameBound, WindowFrameUnits, WindowFunctionDefinition, lit,
 };
 
+use forebay_operators::fits::{FIRST_SEEN, QUANTILES, VOCABULARY};
+
 use super::Key;
 
 /// The beginning of the names of aggregates that sum floats exactly.
@@ -42,6 +45,8 @@ pub(super) enum Class {
     Compared,
     /// ORDER BY in the call says how.
     Ordered,
+    /// A constant argument says whether it does.
+    Numbered,
     /// It does, and nothing says how.
     Dependent,
 }
@@ -50,17 +55,37 @@ pub(super) enum Class {
 pub(super) fn class(name: &str) -> Class {
     match name {
         "approx_distinct" | "bit_and" | "bit_or" | "bit_xor" | "bool_and" | "bool_or" | "count" | "grouping"
-        | "regr_count" => Class::Free,
+        | "regr_count" | QUANTILES => Class::Free,
         "avg" | "stddev" | "stddev_pop" | "sum" | "var" | "var_pop" => Class::Free,
         name if name.starts_with(EXACT) => Class::Free,
         "max" | "median" | "min" | "percentile_cont" => Class::Compared,
         "array_agg" | "first_value" | "last_value" | "nth_value" | "string_agg" => Class::Ordered,
+        VOCABULARY => Class::Numbered,
         _ => Class::Dependent,
     }
 }
 
+/// Whether an expression calls an aggregate that needs the number of each row.
+pub(super) fn needs_numbers(expr: &Expr) -> Result<bool> {
+    expr.exists(|expr| match expr {
+        Expr::AggregateFunction(call) => Ok(class(call.func.name()) == Class::Numbered && is_first_seen(call)),
+        _ => Ok(false),
+    })
+}
+
+fn is_first_seen(call: &AggregateFunction) -> bool {
+    let is_it = |arg: &Expr| matches!(arg, Expr::Literal(order, _) if order.try_as_str() == Some(Some(FIRST_SEEN)));
+    call.params.args.iter().skip(1).any(is_it)
+}
+
 /// Calls of aggregates over rows with these places, with results that do not depend on the order in which rows arrive.
-pub(super) fn aggregates(exprs: Vec<Expr>, place: &[Key], input: &DFSchema) -> Result<Vec<Expr>> {
+/// `number` is the number of each row, if [a call needs it](needs_numbers).
+pub(super) fn aggregates(
+    exprs: Vec<Expr>,
+    place: &[Key],
+    number: Option<&Expr>,
+    input: &DFSchema,
+) -> Result<Vec<Expr>> {
     let mut orders: Vec<Vec<SortExpr>> = Vec::new();
     for expr in &exprs {
         expr.apply(|expr| {
@@ -77,7 +102,7 @@ pub(super) fn aggregates(exprs: Vec<Expr>, place: &[Key], input: &DFSchema) -> R
         let name = names.save(&expr);
         let determined = expr.transform_up(|expr| match expr {
             Expr::AggregateFunction(call) => {
-                let call = aggregate(call, &orders, place, input)?;
+                let call = aggregate(call, &orders, place, number, input)?;
                 Ok(Transformed::yes(Expr::AggregateFunction(call)))
             }
             other => Ok(Transformed::no(other)),
@@ -88,9 +113,10 @@ pub(super) fn aggregates(exprs: Vec<Expr>, place: &[Key], input: &DFSchema) -> R
 }
 
 fn aggregate(
-    call: AggregateFunction,
+    mut call: AggregateFunction,
     orders: &[Vec<SortExpr>],
     place: &[Key],
+    number: Option<&Expr>,
     input: &DFSchema,
 ) -> Result<AggregateFunction> {
     match class(call.func.name()) {
@@ -98,6 +124,12 @@ fn aggregate(
         Class::Compared if is_of_floats(&call.params.args, input)? => Ok(compared(call)),
         Class::Compared => Ok(call),
         Class::Ordered => ordered(call, orders, place),
+        Class::Numbered => {
+            if is_first_seen(&call) {
+                call.params.args.extend(number.cloned());
+            }
+            Ok(call)
+        }
         Class::Dependent => dependent(call.func.name()),
     }
 }
@@ -190,7 +222,7 @@ pub(super) fn window(mut call: WindowFunction, place: &[Key], input: &DFSchema) 
                 Some(frame.clone())
             }
             Class::Ordered if !call.params.distinct => counted(&name, &call.params),
-            Class::Ordered | Class::Dependent => return dependent(&name),
+            Class::Ordered | Class::Numbered | Class::Dependent => return dependent(&name),
         },
         _ => return dependent(&name),
     };
