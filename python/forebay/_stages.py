@@ -26,7 +26,7 @@ _JOINS = {
 
 
 class GroupBy:
-    """The groups of a table, of which `agg` makes rows."""
+    """The groups of a table: `agg` makes a row of each."""
 
     def __init__(self, table: Table, keys: dict[str, str]):
         self._table, self._keys = table, keys
