@@ -23,7 +23,7 @@ use forebay_diagnostics::{nearest, plain_message, unwrapped};
 const ATTEMPTS_MAX: usize = 300;
 
 /// A part of the message for a fit whose input is not a number: the function that the input of a fit calls first.
-const OF_FIT: &str = "isnan(";
+const OF_FIT: &str = "isnan";
 
 /// Maximum number of names in a hint.
 const NAMES_MAX: usize = 24;

@@ -10,7 +10,8 @@ use datafusion::common::{DataFusionError, Result, ScalarValue, internal_err, pla
 use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
 use datafusion::logical_expr::{Accumulator, AggregateUDF, AggregateUDFImpl, Signature, Volatility};
 
-use super::{FIT_ON, Fit, lists, literals};
+use super::fit::{FIT_ON, Fit};
+use super::{lists, literals};
 use crate::descriptor::{ConstantKind, Descriptor, Example, Parameter, TypeClass};
 use crate::table::entries::{ENTRIES_MAX, Entries, EntrySlot};
 use crate::text::Texts;

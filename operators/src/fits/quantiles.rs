@@ -8,8 +8,9 @@ use datafusion::common::{Result, ScalarValue};
 use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
 use datafusion::logical_expr::{Accumulator, AggregateUDF, AggregateUDFImpl, Signature, Volatility};
 
+use super::fit::{FIT_ON, Fit};
 use super::scales::NUMBERS;
-use super::{FIT_ON, Fit, literals};
+use super::{lists, literals};
 use crate::descriptor::{ConstantKind, Descriptor, Example, Parameter, TypeClass};
 
 /// The most buckets. Their borders are a part of the plan.
@@ -104,7 +105,7 @@ impl Accumulator for Numbers {
 
     fn state(&mut self) -> Result<Vec<ScalarValue>> {
         let numbers: ArrayRef = Arc::new(Float64Array::from(std::mem::take(&mut self.numbers)));
-        Ok(vec![super::lists::scalar(numbers)])
+        Ok(vec![lists::scalar(numbers)])
     }
 
     fn merge_batch(&mut self, states: &[ArrayRef]) -> Result<()> {
@@ -120,7 +121,7 @@ impl Accumulator for Numbers {
         }
         self.numbers.sort_unstable_by(f64::total_cmp);
         let borders: ArrayRef = Arc::new(Float64Array::from(borders(&self.numbers, self.buckets)));
-        Ok(super::lists::scalar(borders))
+        Ok(lists::scalar(borders))
     }
 
     fn size(&self) -> usize {

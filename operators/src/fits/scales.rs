@@ -1,6 +1,6 @@
 //! `standardize` and `min_max` without their statistics.
 
-use super::{FIT_ON, Fit};
+use super::fit::{FIT_ON, Fit};
 use crate::descriptor::{Descriptor, Parameter, TypeClass};
 
 const X: Parameter = Parameter::input("x", TypeClass::NumericOrList, "The numbers");
