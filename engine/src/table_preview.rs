@@ -23,7 +23,7 @@ pub struct TablePreview {
 
 enum Previewed {
     Pipeline(Arc<Pipeline>),
-    Query(Query),
+    Query(Box<Query>),
 }
 
 /// The rows of a [`TablePreview`], as they are read.
@@ -36,7 +36,7 @@ pub struct TableRows {
 }
 
 enum Source {
-    Feed(Reader),
+    Feed(Box<Reader>),
     Query { rows: QueryRows, _permit: OwnedSemaphorePermit },
 }
 
@@ -114,7 +114,7 @@ impl Session {
                 Arc::new(self.compile_query("query", &query).await?)
             }
             None if self.sql_queries.is_some() => {
-                return Ok(TablePreview { of: Previewed::Query(self.query(query).await?), limit: None });
+                return Ok(TablePreview { of: Previewed::Query(Box::new(self.query(query).await?)), limit: None });
             }
             None => {
                 let hint = "write SELECT * FROM name [LIMIT n], or serve with the option \"sql_queries\"";
@@ -136,7 +136,7 @@ impl Session {
         let source = match &preview.of {
             Previewed::Pipeline(pipeline) => {
                 let options = FeedOptions { on_error: Some(OnError::Skip), ..FeedOptions::default() };
-                Source::Feed(self.open_pipeline(Arc::clone(pipeline), &options)?.looked_at(left)?)
+                Source::Feed(Box::new(self.open_pipeline(Arc::clone(pipeline), &options)?.looked_at(left)?))
             }
             Previewed::Query(query) => {
                 let _permit = self.permit_of_query()?;

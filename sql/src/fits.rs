@@ -205,7 +205,7 @@ fn outside(pending: &Pending) -> Error {
 }
 
 fn replace(select: &mut Select, fits: Vec<Pending>) -> Result<()> {
-    let seen: BTreeSet<String> = select.projection.iter().flat_map(|item| markers(item)).collect();
+    let seen: BTreeSet<String> = select.projection.iter().flat_map(markers).collect();
     let is_grouped = !matches!(&select.group_by, GroupByExpr::Expressions(by, _) if by.is_empty());
     for pending in &fits {
         if !pending.fit.constants.iter().all(|(constant, _)| seen.contains(&pending.marker(constant))) {
