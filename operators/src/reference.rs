@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::descriptor::{Descriptor, Parameter, SizeRatio};
-use crate::registry::OPERATORS;
+use crate::registry::{OPERATORS, descriptors, find_table_operator};
 use crate::rows::TABLE_OPERATORS;
 
 /// Returns the text of `docs/operators.md`.
@@ -71,11 +71,10 @@ fn argument(parameter: &Parameter) -> String {
     }
 }
 
-/// Returns all descriptors by category, in the order of the registry, with table operators last.
+/// Returns all descriptors by category, in the order of the registry, with fits last in each and table operators last.
 fn sections() -> Vec<(&'static str, Vec<&'static Descriptor>)> {
     let mut sections: Vec<(&str, Vec<&Descriptor>)> = vec![];
-    for operator in OPERATORS {
-        let descriptor = operator.descriptor();
+    for descriptor in descriptors().filter(|descriptor| find_table_operator(descriptor.name).is_none()) {
         match sections.iter_mut().find(|(category, _)| *category == descriptor.category) {
             Some((_, descriptors)) => descriptors.push(descriptor),
             None => sections.push((descriptor.category, vec![descriptor])),
