@@ -79,6 +79,8 @@ pub use preview::Preview;
 pub use session::{Broken, Output, Session, SessionBuilder};
 pub use table_preview::{TablePreview, TableRows};
 
+/// DataFusion, in the version whose DataFrames and expressions a [`Session`] takes.
+pub use datafusion;
 /// The name closest to a misspelt one, for "did you mean" hints.
 pub use forebay_diagnostics::nearest;
 

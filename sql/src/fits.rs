@@ -30,11 +30,11 @@ use forebay_operators::fits::{Fit, find_fit};
 
 use crate::calls::literal;
 use crate::error::{Error, Place, Result};
+use crate::fitted_field::{FittedField, KeptName};
 use crate::tokens::DIALECT;
 
-/// The beginning of the names of fields of fitted values. The rest is their number, and the fit and the constant for
-/// messages.
-pub const FITTED: &str = "__forebay_fit_";
+/// The beginning of the markers that stand for constants.
+const MARKER: &str = "__forebay_fitted_";
 
 /// The most bytes of the texts that stand for the constants of a SELECT. Each has a copy of what it is fitted to.
 const TEXT_MOST: usize = 16 << 20;
@@ -82,11 +82,21 @@ struct Pending {
 
 impl Pending {
     fn marker(&self, constant: &str) -> String {
-        format!("{FITTED}{} {constant}", self.number)
+        format!("{MARKER}{} {constant}", self.number)
     }
 
     fn refuse(&self, message: &str, hint: &str) -> Error {
         Error::new(format!("{}: {message}", self.fit.descriptor.name)).with_place(self.place).with_hint(hint)
+    }
+
+    /// The name of the list that it continues.
+    fn kept(&self) -> Option<KeptName> {
+        let kept = self.fit.kept.as_ref()?;
+        let given = |parameter| self.arguments.get(parameter).and_then(literal);
+        let name = given(kept.name).and_then(|name| Some(name.try_as_str()??.to_owned()))?;
+        let most = given(kept.most).and_then(|most| most.cast_to(&DataType::UInt64).ok());
+        let most = if let Some(ScalarValue::UInt64(Some(most))) = most { most } else { u64::MAX };
+        (!name.is_empty()).then_some(KeptName { most, name })
     }
 }
 
@@ -261,11 +271,25 @@ fn add_values(select: &Select, fits: Vec<Pending>, values: &mut BTreeMap<String,
     Ok(())
 }
 
+/// An aggregate of a subquery.
+#[derive(PartialEq)]
+struct Aggregate {
+    expr: Expr,
+    kept: Option<KeptName>,
+}
+
+impl Aggregate {
+    fn has_name(&self, name: &str) -> bool {
+        self.kept.as_ref().is_some_and(|kept| kept.name == name)
+    }
+}
+
 /// The subquery of fits to the same rows, and the field of each marker.
 fn subquery(select: &Select, fits: &[Pending]) -> Result<(Query, BTreeMap<String, String>)> {
-    let (mut inputs, mut names, mut aggregates) = (Vec::<Expr>::new(), Vec::<String>::new(), Vec::<Expr>::new());
+    let (mut inputs, mut names, mut aggregates) = (Vec::<Expr>::new(), Vec::<String>::new(), Vec::<Aggregate>::new());
     let mut fields = BTreeMap::new();
     for pending in fits {
+        let kept = pending.kept();
         let first = pending.fit.descriptor.parameters[0].name;
         let input = substituted(pending.fit.input, |name| {
             pending.arguments.get(name).filter(|_| name.eq_ignore_ascii_case(first)).cloned()
@@ -279,8 +303,16 @@ fn subquery(select: &Select, fits: &[Pending]) -> Result<(Query, BTreeMap<String
                 true => Some(Expr::Identifier(Ident::new(format!("v{at}")))),
                 false => pending.arguments.get(name).cloned(),
             })?;
+            let aggregate = Aggregate { expr: aggregate, kept: kept.clone() };
+            if let Some(KeptName { name, .. }) = &kept
+                && aggregates.iter().any(|other| *other != aggregate && other.has_name(name))
+            {
+                let message = format!("two vocabularies have the name '{name}'");
+                return Err(pending.refuse(&message, "give each a name of its own in keep_ids"));
+            }
             let at = aggregates.iter().position(|other| *other == aggregate).unwrap_or_else(|| {
-                names.push(format!("{FITTED}{} {}.{constant}", aggregates.len(), pending.fit.descriptor.name));
+                let constant = format!("{}.{constant}", pending.fit.descriptor.name);
+                names.push(FittedField { number: aggregates.len(), constant, kept: kept.clone() }.to_string());
                 aggregates.push(aggregate);
                 aggregates.len() - 1
             });
@@ -295,7 +327,7 @@ fn subquery(select: &Select, fits: &[Pending]) -> Result<(Query, BTreeMap<String
             of_struct.projection.first_mut()
         {
             let names = names.into_iter().map(|name| Expr::Value(Value::SingleQuotedString(name).into()));
-            let pairs = names.zip(aggregates).flat_map(|(name, aggregate)| [name, aggregate]);
+            let pairs = names.zip(aggregates).flat_map(|(name, aggregate)| [name, aggregate.expr]);
             list.args = pairs.map(|expr| FunctionArg::Unnamed(FunctionArgExpr::Expr(expr))).collect();
         }
         if let Some(TableFactor::Derived { subquery, .. }) = of_struct.from.first_mut().map(|from| &mut from.relation)
@@ -365,7 +397,7 @@ fn markers(part: &impl Visit) -> Vec<String> {
     let mut found = Vec::new();
     let _ = visit_expressions(part, |expr| {
         if let Expr::Identifier(ident) = expr
-            && ident.value.starts_with(FITTED)
+            && ident.value.starts_with(MARKER)
         {
             found.push(ident.value.clone());
         }

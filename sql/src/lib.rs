@@ -50,6 +50,7 @@ mod depth;
 mod diagnosis;
 mod error;
 mod fits;
+mod fitted_field;
 mod functions;
 mod literals;
 mod local_time;
@@ -65,7 +66,7 @@ mod tokens;
 
 pub use arithmetic::optimizer_rules;
 pub use error::{Error, Place, Result};
-pub use fits::FITTED;
+pub use fitted_field::{FittedField, KeptName};
 pub use literals::expr_planner;
 pub use local_time::analyzer_rule;
 pub use parser::parse;

@@ -105,7 +105,10 @@ impl Keeper<'_> {
         };
         let mut rows = stage.query.rows()?;
         while let Some(batch) = rows.next().await {
-            let batch = of_schema(&batch?, &stage.schema)?;
+            let mut batch = of_schema(&batch?, &stage.schema)?;
+            if stage.is_value && batch.num_rows() > 0 {
+                batch = self.with_kept_ids(stage, batch).await?;
+            }
             progress.add_rows(batch.num_rows() as u64);
             if let Err(error) = output.write(batch).await {
                 output.abort().await;
@@ -120,14 +123,7 @@ impl Keeper<'_> {
     /// # Errors
     /// `Data` for a damaged artifact, `Internal` for one with other columns.
     pub(crate) async fn table(&self, stage: &TableStage, artifact: &Artifact) -> Result<Dataset> {
-        let spec = DatasetSpec {
-            location: artifact.url().to_owned(),
-            format: TableFormat::new(formats::find(FORMAT)?, artifact.url(), &[])?,
-            schema: None,
-            path_columns: PathColumns::Ignored,
-            path_column: None,
-        };
-        let table = Dataset::open(self.stores, &spec).await?;
+        let table = opened(self.stores, artifact.url()).await?;
         let columns = |schema: &Schema| -> Vec<_> {
             schema.fields().iter().map(|field| (field.name().clone(), field.data_type().clone())).collect()
         };
@@ -141,6 +137,18 @@ impl Keeper<'_> {
             ))),
         }
     }
+}
+
+/// The table of the artifact of some stage.
+pub(super) async fn opened(stores: &Stores, url: &str) -> Result<Dataset> {
+    let spec = DatasetSpec {
+        location: url.to_owned(),
+        format: TableFormat::new(formats::find(FORMAT)?, url, &[])?,
+        schema: None,
+        path_columns: PathColumns::Ignored,
+        path_column: None,
+    };
+    Ok(Dataset::open(stores, &spec).await?)
 }
 
 /// The only row of a stage's table of one column, with a null if the table has none.

@@ -6,10 +6,11 @@
 //!
 //! A [`query`] gives its rows to its reader, and keeps none. The rows of a pipeline's [`stage`] are kept as an
 //! [`artifact`], which is a function of query and data: [`places`] gives its rows one order, and [`order_free`] sums
-//! floats exactly.
+//! floats exactly. Only vocabularies that [keep ids](kept_ids) depend on an earlier artifact too.
 
 mod artifact;
 mod exact_sum;
+mod kept_ids;
 mod miss;
 mod order_free;
 mod places;

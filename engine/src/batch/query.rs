@@ -115,6 +115,11 @@ impl Query {
     async fn fit(&mut self) -> Result<Vec<(Arc<LogicalPlan>, PlanValue)>> {
         let mut values = Vec::new();
         for plan in compile::fits(&self.plan)? {
+            if let Some(name) = compile::kept_name(plan.schema().field(0).data_type()) {
+                let message = format!("the vocabulary '{name}' is fitted within a query over whole tables");
+                return Err(Error::invalid(message)
+                    .with_hint("leave out keep_ids, or call categorify in the part of a pipeline that the feed runs"));
+            }
             let (text, planner, limits) = (self.text.clone(), self.planner.clone(), self.limits.clone());
             let fit = Self::new(text, plan.as_ref().clone(), planner, limits, Arc::clone(&self.executor));
             let mut rows = fit.rows()?;

@@ -14,7 +14,7 @@ use datafusion::logical_expr::expr::{Exists, InSubquery, ScalarFunction, SetComp
 use datafusion::logical_expr::{Expr, LogicalPlan};
 use datafusion::scalar::ScalarValue;
 use forebay_operators::fits::FittedList;
-use forebay_sql::FITTED;
+use forebay_sql::FittedField;
 
 use crate::error::{Error, ErrorKind, Result};
 
@@ -42,8 +42,7 @@ impl PlanValue {
         let mut constants: Vec<(Arc<Field>, ArrayRef)> = Vec::new();
         for (field, column) in fields.iter().zip(columns) {
             if column.is_null(0) {
-                // The name goes on with the call and its constant.
-                let call = field.name().split_once(' ').map_or("", |(_, call)| call);
+                let call = FittedField::parse(field.name()).map_or_else(String::new, |field| field.constant);
                 let message = format!("{call} is fitted to rows that have no value");
                 return Err(Error::new(ErrorKind::Data, message)
                     .with_hint("look at the conditions in WHERE and in fit_on, and at nulls"));
@@ -66,9 +65,15 @@ impl PlanValue {
 /// Whether values of a type are those of fits.
 pub(crate) fn is_fitted(data_type: &DataType) -> bool {
     match data_type {
-        DataType::Struct(fields) => fields.first().is_some_and(|field| field.name().starts_with(FITTED)),
+        DataType::Struct(fields) => fields.first().is_some_and(|field| FittedField::is_name(field.name())),
         _ => false,
     }
+}
+
+/// The name of a list among fitted values that continues its last version.
+pub(crate) fn kept_name(data_type: &DataType) -> Option<String> {
+    let DataType::Struct(fields) = data_type else { return None };
+    fields.iter().find_map(|field| Some(FittedField::parse(field.name())?.kept?.name))
 }
 
 /// The constant that a call takes from a fitted value, if it is known. Otherwise the expression itself.
@@ -77,7 +82,7 @@ pub(super) fn with_constant(expr: Expr) -> PlanResult<Transformed<Expr>> {
     let [Expr::Literal(ScalarValue::Struct(value), _), Expr::Literal(name, _)] = &args[..] else {
         return Ok(Transformed::no(expr));
     };
-    let field = name.try_as_str().flatten().filter(|name| name.starts_with(FITTED));
+    let field = name.try_as_str().flatten().filter(|name| FittedField::is_name(name));
     match field.and_then(|field| value.column_by_name(field)).filter(|_| value.is_valid(0)) {
         Some(column) => Ok(Transformed::yes(Expr::Literal(ScalarValue::try_from_array(column, 0)?, None))),
         None => Ok(Transformed::no(expr)),

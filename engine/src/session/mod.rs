@@ -1,12 +1,14 @@
 //! A session: tables, pipelines, worker threads and memory limits. It runs SQL and opens feeds.
 //!
 //! The [`catalog`] holds tables and pipelines by name. [`statements`] runs SQL over it and returns [`outputs`].
-//! [`jobs`] writes samples to files, [`trials`] measures what keeping samples would save, [`specs`] opens feeds that
-//! another process describes, and [`beside`] replaces scripts while feeds are read.
+//! [`data_frames`] makes pipelines of DataFrames. [`jobs`] writes samples to files, [`trials`] measures what keeping
+//! samples would save, [`specs`] opens feeds that another process describes, and [`beside`] replaces scripts while feeds
+//! are read.
 
 mod beside;
 mod builder;
 mod catalog;
+mod data_frames;
 mod jobs;
 mod outputs;
 mod piece_caches;

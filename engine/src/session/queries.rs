@@ -43,17 +43,22 @@ impl Session {
 
     pub(super) async fn checked_query(&self, definition: &QueryDefinition) -> Result<Query, Failure> {
         let at = |error| Failure::At(definition.place, error);
-        let context = SessionContext::new_with_state(without_tables(self.catalog.state()));
-        for (name, dataset) in self.catalog.tables() {
-            let table = Arc::new(BatchTable::new(&name, dataset, self.executor.threads()));
-            context.register_table(reference(&name), table).map_err(|error| at(error.into()))?;
-        }
-        let state = context.state();
+        let state = self.over_whole_tables().map_err(at)?.state();
         let plan = forebay_sql::plan_query(definition, &self.base, &state)
             .await
             .map_err(|error| Failure::Refused(Refusal::Placed(error)))?;
         let plan = state.analyzer().execute_and_check(plan, state.config_options(), |_, _| {});
         let plan = plan.and_then(determined_fits).map_err(|error| at(error.into()))?;
         Ok(Query::new(definition.text.clone(), plan, state, self.batch.clone(), Arc::clone(&self.executor)))
+    }
+
+    /// DataFusion with all tables, whose rows it reads itself.
+    pub(super) fn over_whole_tables(&self) -> Result<SessionContext> {
+        let context = SessionContext::new_with_state(without_tables(self.catalog.state()));
+        for (name, dataset) in self.catalog.tables() {
+            let table = Arc::new(BatchTable::new(&name, dataset, self.executor.threads()));
+            context.register_table(reference(&name), table)?;
+        }
+        Ok(context)
     }
 }

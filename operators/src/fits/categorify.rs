@@ -10,7 +10,7 @@ use datafusion::common::{DataFusionError, Result, ScalarValue, internal_err, pla
 use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
 use datafusion::logical_expr::{Accumulator, AggregateUDF, AggregateUDFImpl, Signature, Volatility};
 
-use super::fit::{FIT_ON, Fit};
+use super::fit::{FIT_ON, Fit, KeptList};
 use super::{lists, literals};
 use crate::descriptor::{ConstantKind, Descriptor, Example, Parameter, TypeClass};
 use crate::table::entries::{ENTRIES_MAX, Entries, EntrySlot};
@@ -51,6 +51,13 @@ pub(super) static CATEGORIFY: Fit = Fit {
             .or("'frequency'"),
             Parameter::constant("start", ConstantKind::Integer, "The id of the first entry").or("1"),
             Parameter::constant("other", ConstantKind::Integer, "The id of values that are not an entry").or("0"),
+            Parameter::constant(
+                "keep_ids",
+                ConstantKind::Text,
+                "A name for the vocabulary. Entries of its last version under the root keep their ids, and new ones \
+                 follow",
+            )
+            .or("''"),
             FIT_ON,
         ],
         returns: "Int64",
@@ -61,6 +68,10 @@ pub(super) static CATEGORIFY: Fit = Fit {
         examples: &[
             Example { sql: "categorify(colour)", result: "1 for the most frequent colour" },
             Example { sql: "categorify(user, min_freq => 10)", result: "0 for users with less than 10 rows" },
+            Example {
+                sql: "categorify(user, keep_ids => 'users')",
+                result: "The id that a user had before rows were added",
+            },
         ],
         ..Descriptor::BASE
     },
@@ -69,6 +80,7 @@ pub(super) static CATEGORIFY: Fit = Fit {
     input: "value",
     choices: &[("order", &[FREQUENCY, FIRST_SEEN])],
     greatest: &[],
+    kept: Some(KeptList { name: "keep_ids", most: "max_size" }),
 };
 
 /// The aggregate of the entries: a list of integers or of strings. Null without values.

@@ -19,6 +19,17 @@ pub struct Fit {
     pub choices: &'static [(&'static str, &'static [&'static str])],
     /// The greatest values of integer parameters.
     pub greatest: &'static [(&'static str, u64)],
+    /// The parameters of a list whose entries keep their places while rows are added.
+    pub kept: Option<KeptList>,
+}
+
+/// The parameters of a fitted list that continues its earlier version.
+#[derive(Debug)]
+pub struct KeptList {
+    /// The text parameter with the name that its versions share. Without a name, each list begins anew.
+    pub name: &'static str,
+    /// The integer parameter with the most entries.
+    pub most: &'static str,
 }
 
 /// The parameter that says which rows a call is fitted to.

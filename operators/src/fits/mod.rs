@@ -16,7 +16,7 @@ mod scales;
 use datafusion::logical_expr::AggregateUDF;
 
 pub use self::categorify::{FIRST_SEEN, VOCABULARY};
-pub use self::fit::{FIT_ON, Fit};
+pub use self::fit::{FIT_ON, Fit, KeptList};
 pub use self::lists::FittedList;
 pub use self::quantiles::QUANTILES;
 
@@ -57,7 +57,8 @@ mod tests {
                 assert!(is_fitted || is_given, "{name}: nothing gives {}", parameter.name);
             }
             let checked = fit.choices.iter().map(|(parameter, _)| parameter);
-            for parameter in checked.chain(fit.greatest.iter().map(|(parameter, _)| parameter)) {
+            let kept = fit.kept.iter().flat_map(|kept| [&kept.name, &kept.most]);
+            for parameter in checked.chain(fit.greatest.iter().map(|(parameter, _)| parameter)).chain(kept) {
                 assert!(fit.descriptor.position(parameter).is_some(), "{name}: {parameter}");
             }
         }

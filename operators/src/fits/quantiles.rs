@@ -44,6 +44,7 @@ pub(super) static QUANTILE_BUCKETIZE: Fit = Fit {
     input: NUMBERS,
     choices: &[],
     greatest: &[("n", BUCKETS_MOST)],
+    kept: None,
 };
 
 /// The aggregate of the borders: ascending, without repetition, and at least one. Null without numbers.

@@ -16,6 +16,7 @@ pub(super) static STANDARDIZE: Fit = Fit {
     input: NUMBERS,
     choices: &[],
     greatest: &[],
+    kept: None,
 };
 
 pub(super) static MIN_MAX: Fit = Fit {
@@ -29,4 +30,5 @@ pub(super) static MIN_MAX: Fit = Fit {
     input: NUMBERS,
     choices: &[],
     greatest: &[],
+    kept: None,
 };
