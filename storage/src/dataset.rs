@@ -62,6 +62,15 @@ pub struct RangeRows {
     pub bad: Vec<BadRead>,
 }
 
+/// The rows of a row range, as [`RangeRows`] in several batches.
+#[derive(Debug)]
+pub struct RangeBatches {
+    /// The good rows with their ids, in order.
+    pub batches: Vec<(RecordBatch, UInt64Array)>,
+    /// The rows of the range that are not in `batches`.
+    pub bad: Vec<BadRead>,
+}
+
 /// A row that could not be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadRead {
@@ -305,6 +314,30 @@ impl Dataset {
         columns: &[usize],
         dictionaries: &[usize],
     ) -> Result<RangeRows> {
+        let Read { schema, decoded, first_sample_id } =
+            self.read_at_once(range, columns, dictionaries, u64::MAX).await?;
+        RangeRows::numbered(&schema, decoded, range.rows, first_sample_id)
+    }
+
+    /// Like [`read`](Self::read), in batches of at most `rows_at_once` rows if the format decodes in parts. Batches may be
+    /// smaller, and empty.
+    pub async fn read_in_batches(
+        &self,
+        range: &RowRange,
+        columns: &[usize],
+        rows_at_once: u64,
+    ) -> Result<RangeBatches> {
+        let Read { decoded, first_sample_id, .. } = self.read_at_once(range, columns, &[], rows_at_once).await?;
+        RangeBatches::numbered(decoded, range.rows, first_sample_id)
+    }
+
+    async fn read_at_once(
+        &self,
+        range: &RowRange,
+        columns: &[usize],
+        dictionaries: &[usize],
+        rows_at_once: u64,
+    ) -> Result<Read> {
         let inner = &*self.inner;
         let own = inner.file_schema.fields().len();
         let is_text = |at: &usize| inner.schema.fields().get(*at).is_some_and(|f| *f.data_type() == DataType::Utf8);
@@ -332,6 +365,7 @@ impl Dataset {
             columns: &of_file,
             dictionaries: &dictionaries_of_file,
             output: &output,
+            rows_at_once,
         };
         let mut decoded = inner.reader.read(request).await?;
         if of_file.len() < columns.len() {
@@ -341,7 +375,7 @@ impl Dataset {
             }
         }
         let first_sample_id = inner.snapshot.files()[range.file as usize].first_sample_id + range.first_row;
-        RangeRows::numbered(&schema, decoded, range.rows, first_sample_id)
+        Ok(Read { schema, decoded, first_sample_id })
     }
 
     /// Bounds on the values of `columns` of `schema()` in parts of `range`, without reading its rows. Opens the file
@@ -353,8 +387,16 @@ impl Dataset {
         let output = Arc::new(inner.file_schema.project(&of_file).map_err(|e| Error::internal(e.to_string()))?);
         let (file, groups) = self.find(range)?;
         let schema = &inner.file_schema;
-        let request =
-            ReadRequest { file: &file, groups, range, schema, columns: &of_file, dictionaries: &[], output: &output };
+        let request = ReadRequest {
+            file: &file,
+            groups,
+            range,
+            schema,
+            columns: &of_file,
+            dictionaries: &[],
+            output: &output,
+            rows_at_once: u64::MAX,
+        };
         let RangeStatistics { parts, columns: found } = match of_file.is_empty() {
             true => RangeStatistics::unknown(range, std::iter::empty()),
             false => inner.reader.statistics(request, of).await?,
@@ -389,6 +431,7 @@ impl Dataset {
                 columns: &of_file,
                 dictionaries: &[],
                 output: &output,
+                rows_at_once: u64::MAX,
             };
             inner.reader.bytes_to_read(request, ranges).await
         });
@@ -463,20 +506,47 @@ fn check_names(schema: &SchemaRef, files: &[PinnedFile]) -> Result<()> {
     }
 }
 
+/// Rows as they were decoded.
+struct Read {
+    schema: SchemaRef,
+    decoded: Decoded,
+    first_sample_id: u64,
+}
+
 impl RangeRows {
     /// Assigns ids to rows.
-    fn numbered(schema: &SchemaRef, decoded: Decoded, rows: u64, first_sample_id: u64) -> Result<Self> {
+    fn numbered(schema: &SchemaRef, mut decoded: Decoded, rows: u64, first_sample_id: u64) -> Result<Self> {
         let batch = concat_batches(schema, &decoded.batches)
             .map_err(|e| Error::internal(format!("decoded rows do not fit their schema: {e}")).with_source(e))?;
-        let bad: Vec<BadRead> =
-            decoded.bad.into_iter().map(|(row, reason)| BadRead { sample_id: first_sample_id + row, reason }).collect();
-        let mut skip = bad.iter().map(|b| b.sample_id).peekable();
-        let ids = (first_sample_id..first_sample_id + rows).filter(|id| skip.next_if_eq(id).is_none());
-        let sample_ids: UInt64Array = ids.collect::<Vec<u64>>().into();
-        if sample_ids.len() != batch.num_rows() {
-            let (good, bad) = (batch.num_rows(), bad.len());
+        decoded.batches = vec![batch];
+        let RangeBatches { mut batches, bad } = RangeBatches::numbered(decoded, rows, first_sample_id)?;
+        let (batch, sample_ids) = batches.pop().expect("there is one");
+        Ok(Self { batch, sample_ids, bad })
+    }
+}
+
+impl RangeBatches {
+    /// Assigns ids to rows.
+    fn numbered(decoded: Decoded, rows: u64, first_sample_id: u64) -> Result<Self> {
+        let Decoded { batches, bad } = decoded;
+        let good: usize = batches.iter().map(RecordBatch::num_rows).sum();
+        if (good + bad.len()) as u64 != rows {
+            let bad = bad.len();
             return Err(Error::internal(format!("a range of {rows} rows was read as {good} rows and {bad} bad ones")));
         }
-        Ok(Self { batch, sample_ids, bad })
+        let bad: Vec<BadRead> =
+            bad.into_iter().map(|(row, reason)| BadRead { sample_id: first_sample_id + row, reason }).collect();
+        let mut skip = bad.iter().map(|bad| bad.sample_id).peekable();
+        let mut ids = (first_sample_id..first_sample_id + rows).filter(|id| skip.next_if_eq(id).is_none());
+        let number = |batch: RecordBatch| {
+            let ids: UInt64Array = ids.by_ref().take(batch.num_rows()).collect::<Vec<u64>>().into();
+            (batch, ids)
+        };
+        let batches: Vec<(RecordBatch, UInt64Array)> = batches.into_iter().map(number).collect();
+        let are_numbered = batches.iter().all(|(batch, ids)| batch.num_rows() == ids.len());
+        if !are_numbered || ids.next().is_some() {
+            return Err(Error::internal(format!("the bad rows of a range of {rows} rows are out of order")));
+        }
+        Ok(Self { batches, bad })
     }
 }

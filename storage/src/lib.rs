@@ -76,7 +76,7 @@ mod waits;
 mod widening;
 pub mod writers;
 
-pub use dataset::{BadRead, Dataset, RangeRows};
+pub use dataset::{BadRead, Dataset, RangeBatches, RangeRows};
 pub use dataset_spec::DatasetSpec;
 pub use detection::format_at;
 pub use dictionary::{dictionary_of_texts, retyped};

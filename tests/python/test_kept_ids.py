@@ -105,6 +105,9 @@ def test_the_most_entries_hold_for_old_and_new_ones(tmp_path):
     append(tmp_path, "c", ["y"] * 5)
     assert ids_of(samples(tmp_path, query)) == {"x": 1, "z": 2}
     assert ids_of(samples(tmp_path, query.replace("=> 2", "=> 3"))) == {"x": 1, "z": 2, "y": 3}
+    append(tmp_path, "d", ["x"])
+    few = failure(tmp_path, query, code=4)
+    assert "the vocabulary 'users' has 3 entries already, and at most 2 are asked for" in few
 
 
 def test_processes_that_run_at_a_time_make_versions_of_their_own(tmp_path):
@@ -134,9 +137,12 @@ def test_a_version_that_is_lost_or_damaged(tmp_path):
     content = vocabulary.read_bytes()
     vocabulary.write_bytes(content[:-20] + bytes([content[-20] ^ 1]) + content[-19:])
     failed = failure(tmp_path, code=4)
-    assert "version 2 of the vocabulary 'users' cannot be read" in failed and "or remove it to continue" in failed
+    assert "version 2 of the vocabulary 'users' cannot be read" in failed and "then get other ids" in failed
     vocabulary.unlink()
     assert "version 2 of the vocabulary 'users' cannot be read" in failure(tmp_path, code=5)
+    [manifest] = (vocabulary.parent / "_forebay/generations").iterdir()
+    manifest.write_bytes(manifest.read_bytes().replace(b"rows_out", b"rows_ouT"))
+    assert "is damaged" in failure(tmp_path, code=4)
     shutil.rmtree(vocabulary.parent)
     assert ids_of(samples(tmp_path)) == {"x": 1, "z": 2, "y": 3}
 

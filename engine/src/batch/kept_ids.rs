@@ -21,10 +21,11 @@ fn kept(value: &StructArray) -> impl Iterator<Item = (usize, KeptName)> {
 }
 
 impl Keeper<'_> {
-    /// The row of a stage, with lists that begin with their last versions. Each becomes the next version of its name.
+    /// The row of a stage, with lists that begin with their last versions. Each list becomes the next version of its
+    /// name.
     ///
     /// # Errors
-    /// `Data` for a version that is damaged or lost, and for one with entries of another type.
+    /// `Data` for a version that is damaged, and for one with entries of another type or more of them than a call takes.
     pub(super) async fn with_kept_ids(&self, stage: &TableStage, row: RecordBatch) -> Result<RecordBatch> {
         let Some(value) = row.columns().first().and_then(|column| column.as_struct_opt()) else { return Ok(row) };
         let (fields, mut columns, nulls) = value.clone().into_parts();
@@ -33,7 +34,10 @@ impl Keeper<'_> {
             loop {
                 let latest = catalog.latest_version(&kept.name).await?;
                 let before = match &latest.artifact {
-                    Some((number, artifact)) => self.version(&kept.name, *number, artifact).await?,
+                    Some((number, artifact)) => self
+                        .version(&kept.name, artifact)
+                        .await
+                        .map_err(|error| unread(&kept, *number, artifact, error))?,
                     None => None,
                 };
                 let list = continued(before, value.column(at), &kept)?;
@@ -49,23 +53,28 @@ impl Keeper<'_> {
         Ok(RecordBatch::try_new(row.schema(), vec![Arc::new(value)]).expect("it has the same type"))
     }
 
-    /// The entries of a version.
-    async fn version(&self, name: &str, number: u64, artifact: &Artifact) -> Result<Option<ArrayRef>> {
-        let lost = |error: &Error| {
-            let url = artifact.url();
-            let message = format!("version {number} of the vocabulary '{name}' cannot be read: {}", error.message());
-            Error::new(error.kind(), message)
-                .with_hint(format!("restore \"{url}\", or remove it to continue the version before"))
-        };
-        let table = opened(self.stores, artifact.url()).await.map_err(|error| lost(&error))?;
-        let row = only_row(&table).await.map_err(|error| lost(&error))?;
+    /// The entries of the version that an artifact holds; `None` for a list without any.
+    async fn version(&self, name: &str, artifact: &Artifact) -> Result<Option<ArrayRef>> {
+        let row = only_row(&opened(self.stores, artifact.url()).await?).await?;
         let value = row.column(0).as_struct_opt().filter(|value| value.is_valid(0));
-        let found = value.and_then(|value| {
+        let column = value.and_then(|value| {
             let (at, _) = kept(value).find(|(_, kept)| kept.name == name)?;
-            entries(value.column(at))
+            Some(entries(value.column(at)))
         });
-        Ok(found)
+        column.ok_or_else(|| Error::new(ErrorKind::Data, "its artifact has no such vocabulary"))
     }
+}
+
+/// The error of a version that cannot be read.
+fn unread(kept: &KeptName, number: u64, artifact: &Artifact, error: Error) -> Error {
+    if !matches!(error.kind(), ErrorKind::Data | ErrorKind::NotFound | ErrorKind::Conflict) {
+        return error;
+    }
+    let message = format!("version {number} of the vocabulary '{}' cannot be read: {}", kept.name, error.message());
+    let url = artifact.url();
+    Error::new(error.kind(), message).with_hint(format!(
+        "restore \"{url}\"; if that is impossible, remove it: entries that this version added then get other ids"
+    ))
 }
 
 /// The items of the first list of a column, unless it is null.
@@ -73,7 +82,7 @@ fn entries(lists: &ArrayRef) -> Option<ArrayRef> {
     lists.as_list_opt::<i32>().filter(|lists| lists.is_valid(0)).map(|lists| lists.value(0))
 }
 
-/// The entries of a version, and then those of a list that it has not.
+/// The entries of a version, and then the entries of a list that the version lacks.
 fn continued(before: Option<ArrayRef>, list: &ArrayRef, kept: &KeptName) -> Result<ArrayRef> {
     let DataType::List(item) = list.data_type() else {
         return Err(Error::internal(format!("the vocabulary '{}' is no list", kept.name)));
@@ -85,6 +94,12 @@ fn continued(before: Option<ArrayRef>, list: &ArrayRef, kept: &KeptName) -> Resu
         let (before, now) = (words(&before), words(&now));
         let message = format!("the vocabulary '{}' has {before}, and the values are {now}", kept.name);
         return Err(Error::new(ErrorKind::Data, message).with_hint("use another name in keep_ids"));
+    }
+    if before.len() as u64 > kept.most {
+        let (name, entries, most) = (&kept.name, before.len(), kept.most);
+        let message =
+            format!("the vocabulary '{name}' has {entries} entries already, and at most {most} are asked for");
+        return Err(Error::new(ErrorKind::Data, message).with_hint("raise max_size, or use another name in keep_ids"));
     }
     let added = match before.as_primitive_opt::<Int64Type>() {
         Some(before) => {
@@ -143,6 +158,8 @@ mod tests {
         let none: ArrayRef = Arc::new(ListArray::new_null(Arc::new(Field::new_list_field(DataType::Utf8, true)), 1));
         assert_eq!(&entries(&continued(before.clone(), &none, &kept(100)).unwrap()).unwrap(), &before.clone().unwrap());
         assert_eq!(&continued(None, &now, &kept(1)).unwrap(), &now);
+        let few = continued(before.clone(), &now, &kept(2)).unwrap_err();
+        assert_eq!(few.message(), "the vocabulary 'users' has 3 entries already, and at most 2 are asked for");
         let integers = list(Arc::new(Int64Array::from(vec![3, 1])));
         let mixed = continued(before, &integers, &kept(100)).unwrap_err();
         assert_eq!(mixed.message(), "the vocabulary 'users' has strings, and the values are integers");

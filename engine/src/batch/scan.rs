@@ -19,7 +19,7 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PlanProperties, ReplaceChildrenOptions,
 };
-use forebay_storage::{Dataset, RangeRows, RowRange};
+use forebay_storage::{Dataset, RangeBatches, RowRange};
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::table::ROW;
@@ -116,8 +116,8 @@ impl Reading {
         }
         let mut batches = Vec::new();
         for part in parts {
-            let RangeRows { batch, sample_ids, bad } =
-                self.dataset.read(&part, &self.columns).await.map_err(external)?;
+            let read = self.dataset.read_in_batches(&part, &self.columns, batch_rows as u64).await;
+            let RangeBatches { batches: read, bad } = read.map_err(external)?;
             if let Some(bad) = bad.first() {
                 let snapshot = self.dataset.snapshot();
                 let (file, row) = snapshot.locate(bad.sample_id);
@@ -126,14 +126,16 @@ impl Reading {
                 let hint = "fix the file; a pipeline can leave such rows out: on_error 'skip' or 'quarantine'";
                 return Err(external(Error::new(ErrorKind::Data, message).with_hint(hint)));
             }
-            let rows = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-            let mut columns = batch.columns().to_vec();
-            if let Some(at) = self.row {
-                columns.insert(at, Arc::new(sample_ids));
-            }
-            let batch = RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &rows)?;
-            for first in (0..batch.num_rows()).step_by(batch_rows) {
-                batches.push(own(&batch, first, batch_rows.min(batch.num_rows() - first))?);
+            for (batch, sample_ids) in read {
+                let rows = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+                let mut columns = batch.columns().to_vec();
+                if let Some(at) = self.row {
+                    columns.insert(at, Arc::new(sample_ids));
+                }
+                let batch = RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &rows)?;
+                for first in (0..batch.num_rows()).step_by(batch_rows) {
+                    batches.push(own(&batch, first, batch_rows.min(batch.num_rows() - first))?);
+                }
             }
         }
         Ok(batches)

@@ -36,6 +36,11 @@ impl BatchTable {
         Self { name: name.to_owned(), dataset, schema, threads }
     }
 
+    /// The table's files.
+    pub(crate) fn dataset(&self) -> &Dataset {
+        &self.dataset
+    }
+
     /// The same table with one more column at its end, [`ROW`]: each row's number in the snapshot.
     pub(super) fn numbered(&self) -> Self {
         let mut fields: Vec<FieldRef> = self.schema.fields().iter().cloned().collect();

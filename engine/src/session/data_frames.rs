@@ -11,6 +11,7 @@ use arrow::datatypes::DataType;
 use datafusion::common::DFSchema;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::datasource::source_as_provider;
+use datafusion::error::Result as PlanResult;
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::{Aggregate, Expr, LogicalPlan, Projection, Window};
 use datafusion::prelude::DataFrame;
@@ -20,12 +21,12 @@ use datafusion::sql::unparser::dialect::CustomDialectBuilder;
 use super::Session;
 use super::catalog::reference;
 use crate::batch::BatchTable;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 
 impl Session {
     /// The rows of table `name`. Derive others from them with DataFusion, and make a pipeline of these with
-    /// [`define_frame`](Self::define_frame). To collect them computes them once, without the limits of a
-    /// [`query`](Self::query).
+    /// [`define_frame`](Self::define_frame). Collecting a frame computes its rows once. The limits of a
+    /// [`query`](Self::query) do not apply.
     ///
     /// # Errors
     /// `NotFound` for an unknown table.
@@ -60,24 +61,67 @@ impl Session {
     }
 
     /// Like [`define`](Self::define), with the rows of a DataFrame over [tables](Self::data_frame) of this session. The
-    /// pipeline is that of an SQL query with the same plan. Integers of any type become `Int64`, as in SQL.
+    /// pipeline is that of an SQL query with the same plan. Integers of any type become `Int64`, as in SQL, and functions
+    /// are those of this session with their names.
     ///
     /// # Errors
-    /// `Invalid` for a frame over other tables, for one that SQL does not express, and for what a pipeline cannot run.
+    /// `Invalid` for a frame over other tables, for one that SQL does not express, and those of
+    /// [`define`](Self::define).
     pub async fn define_frame(&self, name: &str, rows: &DataFrame) -> Result<()> {
         self.define(name, &self.query_of(rows).await?).await
+    }
+
+    /// Like [`define_frame`](Self::define_frame), with the bytes of a plan of Substrait that reads tables of this session
+    /// by their names.
+    ///
+    /// # Errors
+    /// Those of [`define_frame`](Self::define_frame), and `Invalid` for what is no plan, or none that DataFusion reads.
+    #[cfg(feature = "substrait")]
+    pub async fn define_substrait(&self, name: &str, plan: &[u8]) -> Result<()> {
+        use datafusion_substrait::{logical_plan::consumer::from_substrait_plan, serializer::deserialize_bytes};
+
+        let unread = |error: datafusion::error::DataFusionError| {
+            Error::invalid(format!("the plan of Substrait cannot be read: {}", Error::from(error).message()))
+        };
+        let state = self.over_whole_tables()?.state();
+        let plan = deserialize_bytes(plan).map_err(unread)?;
+        let plan = from_substrait_plan(&state, &plan).await.map_err(unread)?;
+        self.define_frame(name, &DataFrame::new(state, plan)).await
+    }
+
+    /// Refuses tables that are not those of this session.
+    fn check_tables(&self, plan: &LogicalPlan) -> Result<()> {
+        let tables = self.catalog.tables();
+        let mut foreign = None;
+        plan.apply_with_subqueries(|node| {
+            if let LogicalPlan::TableScan(scan) = node {
+                let provider = source_as_provider(&scan.source)?;
+                let read = (provider.as_ref() as &dyn Any).downcast_ref::<BatchTable>().map(BatchTable::dataset);
+                let own = tables.get(scan.table_name.table());
+                let is_own = read.zip(own).is_some_and(|(read, own)| {
+                    read.snapshot().id() == own.snapshot().id() && read.schema() == own.schema()
+                });
+                if !is_own {
+                    foreign = Some(scan.table_name.to_string());
+                }
+            }
+            Ok(if foreign.is_some() { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
+        })?;
+        let Some(table) = foreign else { return Ok(()) };
+        let message = format!("the DataFrame reads \"{table}\", which is no table of this session");
+        Err(Error::invalid(message).with_hint("derive it from Session::data_frame"))
     }
 
     /// The SQL of a frame.
     async fn query_of(&self, rows: &DataFrame) -> Result<String> {
         let state = self.over_whole_tables()?.state();
-        check_tables(rows.logical_plan())?;
-        let plan = &as_in_sql(rows.logical_plan().clone())?;
+        self.check_tables(rows.logical_plan())?;
+        let plan = as_in_sql(rows.logical_plan().clone()).map_err(|error| not_sql(error.message()))?;
         let dialect = CustomDialectBuilder::new().with_identifier_quote_style('"').build();
-        let query = Unparser::new(&dialect).plan_to_sql(plan).map_err(|error| not_sql(&error.to_string()))?;
+        let query = Unparser::new(&dialect).plan_to_sql(&plan).map_err(|error| not_sql(&error.to_string()))?;
         let query = query.to_string();
         let again = state.create_logical_plan(&query).await.map_err(|error| not_sql(&error.to_string()))?;
-        match (meaning(plan, &state)?, meaning(&again, &state)?) {
+        match (meaning(&plan, &state)?, meaning(&again, &state)?) {
             (meant, written) if meant == written => Ok(query),
             (meant, written) => {
                 tracing::debug!(query, meant, written, "a frame became another query");
@@ -90,27 +134,6 @@ impl Session {
 
 fn not_sql(why: &str) -> Error {
     Error::invalid(format!("the DataFrame cannot be written as SQL: {why}")).with_hint("write the query as SQL instead")
-}
-
-/// Refuses tables that are not those of a session.
-fn check_tables(plan: &LogicalPlan) -> Result<()> {
-    let mut foreign = None;
-    plan.apply_with_subqueries(|node| {
-        if let LogicalPlan::TableScan(scan) = node
-            && !source_as_provider(&scan.source).is_ok_and(|table| (table.as_ref() as &dyn Any).is::<BatchTable>())
-        {
-            foreign = Some(scan.table_name.to_string());
-        }
-        Ok(if foreign.is_some() { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
-    })?;
-    match foreign {
-        None => Ok(()),
-        Some(table) => Err(Error::new(
-            ErrorKind::Invalid,
-            format!("the DataFrame reads \"{table}\", which is no table of this session"),
-        )
-        .with_hint("derive it from Session::data_frame")),
-    }
 }
 
 /// The plan with names where SQL has them, above aggregates, window functions and conditions, and with numbers of one
@@ -162,24 +185,41 @@ fn with_long_integer(expr: Expr) -> Transformed<Expr> {
 /// The optimized plan as a text without the names of its subqueries, which SQL needs and frames do not have.
 fn meaning(plan: &LogicalPlan, state: &SessionState) -> Result<String> {
     let mut text = String::new();
-    write_meaning(&state.optimize(plan)?, &mut text);
+    let plan = state.optimize(plan).map_err(|error| not_sql(&error.to_string()))?;
+    write_meaning(&plan, &mut text)?;
     Ok(text)
 }
 
-fn write_meaning(plan: &LogicalPlan, text: &mut String) {
+fn write_meaning(plan: &LogicalPlan, text: &mut String) -> PlanResult<()> {
     let inputs = plan.inputs();
     if matches!(plan, LogicalPlan::SubqueryAlias(_)) {
-        return inputs.into_iter().for_each(|input| write_meaning(input, text));
+        return inputs.into_iter().try_for_each(|input| write_meaning(input, text));
     }
     let mut node = plan.display().to_string();
-    for (relation, _) in inputs.iter().flat_map(|input| input.schema().iter()) {
+    if let LogicalPlan::Join(join) = plan {
+        // Whether nulls are equal is not displayed.
+        let _ = write!(node, " {:?}", join.null_equality);
+    }
+    let columns: Vec<_> = inputs.iter().flat_map(|input| input.schema().iter()).collect();
+    for (at, (relation, field)) in columns.iter().enumerate() {
+        let is_ambiguous = columns.iter().filter(|(_, other)| other.name() == field.name()).count() > 1;
+        if let (Some(relation), true) = (relation, is_ambiguous) {
+            node = node.replace(&format!("{relation}.{}", field.name()), &format!("{}#{at}", field.name()));
+        }
+    }
+    for (relation, _) in &columns {
         if let Some(relation) = relation {
             node = node.replace(&format!("{relation}."), "");
         }
     }
     let _ = write!(text, "{node} (");
-    inputs.into_iter().for_each(|input| write_meaning(input, text));
+    plan.apply_subqueries(|subquery| {
+        write_meaning(subquery, text)?;
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    inputs.into_iter().try_for_each(|input| write_meaning(input, text))?;
     text.push(')');
+    Ok(())
 }
 
 #[cfg(test)]
@@ -336,7 +376,48 @@ mod tests {
         let error = session.define_frame("p", &other.table("clicks").await.unwrap()).await.unwrap_err();
         assert!(error.message().contains("which is no table of this session"), "{error}");
         assert!(session.pipeline("p").is_err());
-        let clicks = session.data_frame("clicks").await.unwrap();
-        assert_eq!(clicks.count().await.unwrap(), 5);
+        let mut other = session.over_whole_tables().unwrap().table("clicks").await.unwrap();
+        session.catalog.remove_table("clicks").unwrap();
+        let error = session.define_frame("p", &other).await.unwrap_err();
+        assert!(error.message().contains("which is no table of this session"), "{error}");
+        let other_session = super::tests::session().await;
+        other = other.limit(0, Some(2)).unwrap();
+        let error = other_session.define_frame("p", &other.filter(col("id").gt(lit(1))).unwrap()).await.unwrap_err();
+        assert!(error.message().starts_with("the DataFrame cannot be written as SQL: "), "{error}");
+        let clicks = other_session.data_frame("clicks").await.unwrap();
+        assert_eq!(clicks.clone().count().await.unwrap(), 5);
+        // Nulls are equal here, and not in SQL.
+        let ids = || clicks.clone().select(vec![col("id")]).unwrap();
+        let error = other_session.define_frame("p", &ids().intersect(ids()).unwrap()).await.unwrap_err();
+        assert!(error.message().starts_with("the DataFrame cannot be written as SQL: "), "{error}");
+    }
+
+    #[cfg(feature = "substrait")]
+    #[tokio::test]
+    async fn a_plan_of_substrait_is_the_same_pipeline_as_its_sql() {
+        use datafusion_substrait::serializer::serialize_bytes;
+
+        let session = session().await;
+        let context = session.over_whole_tables().unwrap();
+        for query in [
+            "SELECT id, price * 2.0 AS twice FROM clicks WHERE price > 1.0",
+            "SELECT clamp(price, 1.0, 10.0) AS p FROM clicks",
+            "SELECT site, count(id) AS n FROM clicks GROUP BY site",
+            "SELECT id, rank FROM clicks LEFT JOIN sites ON site = name",
+        ] {
+            let bytes = serialize_bytes(query, &context).await.unwrap();
+            session.define_substrait("p", &bytes).await.unwrap();
+            let (_, of_plan) = samples(&session).await;
+            session.define("p", query).await.unwrap();
+            assert_eq!(of_plan, samples(&session).await.1, "{query}");
+        }
+        let error = session.define_substrait("p", b"no plan").await.unwrap_err();
+        assert!(error.message().starts_with("the plan of Substrait cannot be read: "), "{error}");
+        let other = SessionContext::new();
+        let one: ArrayRef = Arc::new(Int64Array::from(vec![1]));
+        other.register_batch("others", RecordBatch::try_from_iter([("id", one)]).unwrap()).unwrap();
+        let bytes = serialize_bytes("SELECT id FROM others", &other).await.unwrap();
+        let error = session.define_substrait("p", &bytes).await.unwrap_err();
+        assert!(error.message().contains("others"), "{error}");
     }
 }

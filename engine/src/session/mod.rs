@@ -2,8 +2,8 @@
 //!
 //! The [`catalog`] holds tables and pipelines by name. [`statements`] runs SQL over it and returns [`outputs`].
 //! [`data_frames`] makes pipelines of DataFrames. [`jobs`] writes samples to files, [`trials`] measures what keeping
-//! samples would save, [`specs`] opens feeds that another process describes, and [`beside`] replaces scripts while feeds
-//! are read.
+//! samples would save, [`specs`] opens feeds that another process describes, and [`beside`] replaces scripts while
+//! feeds are read.
 
 mod beside;
 mod builder;

@@ -7,7 +7,8 @@ use arrow::compute::{cast, concat_batches};
 use arrow::datatypes::DataType;
 
 use super::samples::{Samples, ensure};
-use crate::dataset::{BadRead, Dataset};
+use crate::dataset::{BadRead, Dataset, RangeBatches, RangeRows};
+use crate::source_file::RowRange;
 use crate::{Error, ErrorKind};
 
 /// Enough for several row groups in most formats.
@@ -169,10 +170,31 @@ pub(super) async fn read_all(dataset: &Dataset, target: u64) -> Result<ReadRows,
     let (mut batches, mut ids, mut bad) = (Vec::new(), Vec::new(), Vec::new());
     for range in dataset.row_ranges(target) {
         let rows = dataset.read(&range, &columns).await?;
+        check_batches(dataset, &range, &columns, &rows).await?;
         ids.extend_from_slice(rows.sample_ids.values());
         bad.extend(rows.bad);
         batches.push(rows.batch);
     }
     let rows = concat_batches(dataset.schema(), &batches).map_err(|e| Error::internal(e.to_string()))?;
     Ok(ReadRows { rows, ids, bad })
+}
+
+/// Checks that reading a range in batches gives the same rows.
+async fn check_batches(dataset: &Dataset, range: &RowRange, columns: &[usize], rows: &RangeRows) -> Result<(), Error> {
+    let RangeBatches { batches, bad } = dataset.read_in_batches(range, columns, 2).await?;
+    let mut first = 0;
+    for (batch, ids) in batches {
+        let count = batch.num_rows();
+        let is_same = first + count <= rows.batch.num_rows()
+            && batch == rows.batch.slice(first, count)
+            && ids == rows.sample_ids.slice(first, count);
+        if !is_same {
+            return Err(Error::internal(format!("the batch at row {first} of {range:?} has other rows")));
+        }
+        first += count;
+    }
+    match first == rows.batch.num_rows() && bad == rows.bad {
+        true => Ok(()),
+        false => Err(Error::internal(format!("the batches of {range:?} lack some of its rows or bad rows"))),
+    }
 }

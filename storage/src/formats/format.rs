@@ -193,6 +193,8 @@ pub struct ReadRequest<'a> {
     pub dictionaries: &'a [usize],
     /// The schema of the result.
     pub output: &'a SchemaRef,
+    /// The most rows of a batch of the result, for formats that decode in parts.
+    pub rows_at_once: u64,
 }
 
 impl ReadRequest<'_> {
@@ -203,11 +205,15 @@ impl ReadRequest<'_> {
 
     /// A result in which all rows of the range are good, with the requested columns.
     pub fn all_good(&self, columns: Vec<ArrayRef>) -> Result<Decoded> {
+        Ok(Decoded { batches: vec![self.batch(columns, self.range.rows as usize)?], bad: Vec::new() })
+    }
+
+    /// A batch of the result, with the requested columns of some rows.
+    pub fn batch(&self, columns: Vec<ArrayRef>, rows: usize) -> Result<RecordBatch> {
         // A batch without columns still has rows.
-        let options = RecordBatchOptions::new().with_row_count(Some(self.range.rows as usize));
-        let batch = RecordBatch::try_new_with_options(SchemaRef::clone(self.output), columns, &options)
-            .map_err(|e| Error::internal(format!("a decoded batch does not fit its schema: {e}")).with_source(e))?;
-        Ok(Decoded { batches: vec![batch], bad: Vec::new() })
+        let options = RecordBatchOptions::new().with_row_count(Some(rows));
+        RecordBatch::try_new_with_options(SchemaRef::clone(self.output), columns, &options)
+            .map_err(|e| Error::internal(format!("a decoded batch does not fit its schema: {e}")).with_source(e))
     }
 }
 

@@ -287,6 +287,9 @@ async fn a_row_that_the_wider_type_cannot_hold_is_bad() {
     assert_eq!(read.bad.iter().map(|bad| bad.sample_id).collect::<Vec<_>>(), [1]);
     let expect = "column \"at\": a value does not fit Timestamp(ns), the type of all files: ";
     assert!(read.bad[0].reason.starts_with(expect), "{}", read.bad[0].reason);
+    let in_batches = dataset.read_in_batches(&ranges[0], &[0], 2).await.unwrap();
+    let ids: Vec<Vec<u64>> = in_batches.batches.iter().map(|(_, ids)| ids.values().to_vec()).collect();
+    assert_eq!((ids, in_batches.bad), (vec![vec![0], vec![2]], read.bad));
     assert_eq!(dataset.read(&ranges[1], &[0]).await.unwrap().batch.num_rows(), 1);
     let near = place.open("{a,b}.parquet", stored_as("parquet")).await.unwrap();
     assert_eq!(near.read(&near.row_ranges(1)[0], &[0]).await.unwrap().batch.num_rows(), 1);

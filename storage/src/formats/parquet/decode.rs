@@ -21,21 +21,21 @@ use parquet::file::metadata::ParquetMetaData;
 
 use super::pages::{Pages, selection};
 use super::shared::SharedBytes;
+use crate::formats::ReadRequest;
 use crate::pinned::PinnedFile;
-use crate::source_file::{RowGroup, RowRange};
 use crate::{Error, Result};
 
 /// Bytes of lists to decode at a time. Decoding takes up to ten times their memory.
 const LIST_BYTES_AT_A_TIME: u64 = 4 << 20;
 
+/// The columns `roots` of the requested rows, in batches of at most the requested size.
 pub(super) async fn decode(
-    file: &PinnedFile,
+    request: &ReadRequest<'_>,
     shared: &SharedBytes,
     footer: ArrowReaderMetadata,
-    group: &RowGroup,
-    range: &RowRange,
     roots: &[usize],
-) -> Result<RecordBatch, ParquetError> {
+) -> Result<Vec<RecordBatch>, ParquetError> {
+    let (range, group) = (request.range, request.group());
     let metadata = Arc::clone(footer.metadata());
     let columns = metadata.file_metadata().schema_descr();
     let mask = ProjectionMask::roots(columns, roots.iter().copied());
@@ -44,11 +44,12 @@ pub(super) async fn decode(
         true => (range.rows.saturating_mul(LIST_BYTES_AT_A_TIME) / range.bytes.max(1)).min(range.rows).max(1),
         false => range.rows,
     };
+    let at_a_time = at_a_time.min(request.rows_at_once).max(1);
     let first_row = range.first_row - group.first_row;
     let selected = (range.rows < group.rows).then_some(first_row..first_row + range.rows);
     let number = range.group as usize;
     let pages = Pages::new(&metadata, number, group.bytes, &mask, selected.as_ref());
-    let reader = PinnedReader { file: file.clone(), number: range.file, shared: shared.clone(), pages };
+    let reader = PinnedReader { file: request.file.clone(), number: range.file, shared: shared.clone(), pages };
     let mut builder = ParquetRecordBatchStreamBuilder::new_with_metadata(reader, footer)
         .with_projection(mask)
         .with_row_groups(vec![number])
@@ -59,10 +60,11 @@ pub(super) async fn decode(
     let stream = builder.build()?;
     let schema = Arc::clone(stream.schema());
     let batches: Vec<RecordBatch> = stream.try_collect().await?;
-    match <[RecordBatch; 1]>::try_from(batches) {
-        Ok([batch]) => Ok(batch),
-        Err(batches) => Ok(concat_batches(&schema, &batches)?),
+    let is_for_one_batch = request.rows_at_once >= range.rows;
+    if is_for_one_batch && batches.len() > 1 {
+        return Ok(vec![concat_batches(&schema, &batches)?]);
     }
+    Ok(batches)
 }
 
 /// Runs decoder code on a file, and converts its errors and panics.

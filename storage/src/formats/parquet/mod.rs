@@ -19,11 +19,11 @@ mod write;
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
-use arrow::array::{ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions, new_null_array};
+use arrow::array::{ArrayRef, BooleanArray, RecordBatch, new_null_array};
 use arrow::compute::filter_record_batch;
-use arrow::datatypes::FieldRef;
+use arrow::datatypes::{Field, FieldRef};
 use futures::future::{BoxFuture, FutureExt};
 use futures::lock::Mutex;
 use parquet::arrow::ProjectionMask;
@@ -309,11 +309,10 @@ impl ParquetReader {
         let has_texts = |root: &usize| !footer.metadata.schema().field(*root).data_type().is_null();
         let roots_of = dictionaries.iter().filter_map(|c| footer.columns[*c]).filter(has_texts);
         let types = roots_of.map(|root| (root, footer.cheapest_texts(range, root))).collect();
-        let decoding =
-            async { decode(file, &self.shared, footer.with_types(types)?, request.group(), range, &roots).await };
-        let batch = guarded(file, decoding).await?;
-        if batch.num_rows() as u64 != range.rows {
-            let (found, expected) = (batch.num_rows(), range.rows);
+        let decoding = async { decode(request, &self.shared, footer.with_types(types)?, &roots).await };
+        let batches = guarded(file, decoding).await?;
+        let (found, expected) = (batches.iter().map(|batch| batch.num_rows() as u64).sum::<u64>(), range.rows);
+        if found != expected {
             return Err(damaged(file, &format!("{found} rows where the footer says {expected}")));
         }
         // The decoder returns columns in the file's order, not in the requested order.
@@ -336,30 +335,39 @@ impl ParquetReader {
             };
             fields().map(array).collect()
         };
-        match arrays(&batch) {
-            Ok(arrays) => return request.all_good(arrays),
-            Err(Failure::Whole(error)) => return Err(error),
-            Err(Failure::Rows) => {}
-        }
-        let mut bad = BTreeMap::new();
-        for (column, field) in fields().filter(|(column, _)| !dictionaries.contains(column)) {
-            let Some(root) = root_of(column) else { continue };
-            for (row, error) in unfit(batch.column(at(root)), field.data_type()) {
-                let (name, data_type) = (field.name(), field.data_type());
-                let reason =
-                    || format!("column \"{name}\": a value does not fit {data_type}, the type of all files: {error}");
-                bad.entry(row as u64).or_insert_with(reason);
+        let mut decoded = Decoded::default();
+        let mut before = 0;
+        for batch in batches {
+            let rows = batch.num_rows();
+            match arrays(&batch) {
+                Ok(arrays) => decoded.batches.push(request.batch(arrays, rows)?),
+                Err(Failure::Whole(error)) => return Err(error),
+                Err(Failure::Rows) => {
+                    let mut bad = BTreeMap::new();
+                    for (column, field) in fields().filter(|(column, _)| !dictionaries.contains(column)) {
+                        let Some(root) = root_of(column) else { continue };
+                        for (row, error) in unfit(batch.column(at(root)), field.data_type()) {
+                            bad.entry(row as u64).or_insert_with(|| misfit(field, &error));
+                        }
+                    }
+                    let good: BooleanArray = (0..rows as u64).map(|row| Some(!bad.contains_key(&row))).collect();
+                    let unexpected = || Error::internal("rows that fit their types do not fit them");
+                    let kept = filter_record_batch(&batch, &good).map_err(|error| unexpected().with_source(error))?;
+                    let arrays = arrays(&kept).map_err(|_| unexpected())?;
+                    decoded.batches.push(request.batch(arrays, kept.num_rows())?);
+                    decoded.bad.extend(bad.into_iter().map(|(row, reason)| (before + row, reason)));
+                }
             }
+            before += rows as u64;
         }
-        let good: BooleanArray = (0..range.rows).map(|row| Some(!bad.contains_key(&row))).collect();
-        let unexpected = || Error::internal("rows that fit their types do not fit them");
-        let kept = filter_record_batch(&batch, &good).map_err(|error| unexpected().with_source(error))?;
-        let arrays = arrays(&kept).map_err(|_| unexpected())?;
-        let options = RecordBatchOptions::new().with_row_count(Some(kept.num_rows()));
-        let batch = RecordBatch::try_new_with_options(Arc::clone(request.output), arrays, &options)
-            .map_err(|error| unexpected().with_source(error))?;
-        Ok(Decoded { batches: vec![batch], bad: bad.into_iter().collect() })
+        Ok(decoded)
     }
+}
+
+/// The reason that a row is bad whose value in `field` has another type.
+fn misfit(field: &Field, error: &impl std::fmt::Display) -> String {
+    let (name, data_type) = (field.name(), field.data_type());
+    format!("column \"{name}\": a value does not fit {data_type}, the type of all files: {error}")
 }
 
 /// Whether row groups have the same rows and bytes. Their cuts depend on the other files of the dataset.
