@@ -319,8 +319,8 @@ impl Dataset {
         RangeRows::numbered(&schema, decoded, range.rows, first_sample_id)
     }
 
-    /// Like [`read`](Self::read), in batches of at most `rows_at_once` rows if the format decodes in parts. Batches may be
-    /// smaller, and empty.
+    /// Like [`read`](Self::read), in batches of at most `rows_at_once` rows if the format decodes in parts. Batches may
+    /// be smaller, and empty.
     pub async fn read_in_batches(
         &self,
         range: &RowRange,

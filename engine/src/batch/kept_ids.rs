@@ -25,7 +25,8 @@ impl Keeper<'_> {
     /// name.
     ///
     /// # Errors
-    /// `Data` for a version that is damaged, and for one with entries of another type or more of them than a call takes.
+    /// `Data` for a version that is damaged, and for one with entries of another type, or with more of them than a call
+    /// takes.
     pub(super) async fn with_kept_ids(&self, stage: &TableStage, row: RecordBatch) -> Result<RecordBatch> {
         let Some(value) = row.columns().first().and_then(|column| column.as_struct_opt()) else { return Ok(row) };
         let (fields, mut columns, nulls) = value.clone().into_parts();

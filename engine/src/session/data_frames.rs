@@ -61,8 +61,8 @@ impl Session {
     }
 
     /// Like [`define`](Self::define), with the rows of a DataFrame over [tables](Self::data_frame) of this session. The
-    /// pipeline is that of an SQL query with the same plan. Integers of any type become `Int64`, as in SQL, and functions
-    /// are those of this session with their names.
+    /// pipeline is that of an SQL query with the same plan. Integers of any type become `Int64`, as in SQL, and
+    /// functions are those of this session with their names.
     ///
     /// # Errors
     /// `Invalid` for a frame over other tables, for one that SQL does not express, and those of
@@ -71,8 +71,8 @@ impl Session {
         self.define(name, &self.query_of(rows).await?).await
     }
 
-    /// Like [`define_frame`](Self::define_frame), with the bytes of a plan of Substrait that reads tables of this session
-    /// by their names.
+    /// Like [`define_frame`](Self::define_frame), with the bytes of a plan of Substrait that reads tables of this
+    /// session by their names.
     ///
     /// # Errors
     /// Those of [`define_frame`](Self::define_frame), and `Invalid` for what is no plan, or none that DataFusion reads.
