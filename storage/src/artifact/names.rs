@@ -57,8 +57,8 @@ impl Catalog {
         Ok(latest)
     }
 
-    /// Makes the [kept](Self::kept) artifact with this fingerprint version `number` of a name. Returns whether the number
-    /// was not taken.
+    /// Makes the [kept](Self::kept) artifact with this fingerprint version `number` of a name. Returns whether the
+    /// number was not taken.
     pub async fn add_version(&self, name: &str, number: u64, fingerprint: &str) -> Result<bool> {
         let record = seal(&Version { fingerprint: fingerprint.to_owned() });
         self.stores.put_new(&version(&self.versions(name), number), record).await
