@@ -130,7 +130,7 @@ def tpch(given) -> list[dict]:
 
 
 def generate(folder: pathlib.Path, rows: int) -> None:
-    """Texts of eight hexadecimal digits, of which some are frequent and most are rare."""
+    """Texts of eight hexadecimal digits: some are frequent, and most are rare."""
     import numpy
     import pyarrow
     import pyarrow.parquet

@@ -357,16 +357,8 @@ impl Dataset {
         let dictionaries_of_file: Vec<usize> = dictionaries.iter().copied().filter(|column| *column < own).collect();
         let positions: Vec<usize> = (0..columns.len()).filter(|at| columns[*at] < own).collect();
         let output = Arc::new(schema.project(&positions).map_err(|e| Error::internal(e.to_string()))?);
-        let request = ReadRequest {
-            file: &file,
-            groups,
-            range,
-            schema: &inner.file_schema,
-            columns: &of_file,
-            dictionaries: &dictionaries_of_file,
-            output: &output,
-            rows_at_once,
-        };
+        let request = self.request(&file, groups, range, &of_file, &output);
+        let request = ReadRequest { dictionaries: &dictionaries_of_file, rows_at_once, ..request };
         let mut decoded = inner.reader.read(request).await?;
         if of_file.len() < columns.len() {
             for batch in &mut decoded.batches {
@@ -386,17 +378,7 @@ impl Dataset {
         let of_file: Vec<usize> = columns.iter().copied().filter(|column| *column < own).collect();
         let output = Arc::new(inner.file_schema.project(&of_file).map_err(|e| Error::internal(e.to_string()))?);
         let (file, groups) = self.find(range)?;
-        let schema = &inner.file_schema;
-        let request = ReadRequest {
-            file: &file,
-            groups,
-            range,
-            schema,
-            columns: &of_file,
-            dictionaries: &[],
-            output: &output,
-            rows_at_once: u64::MAX,
-        };
+        let request = self.request(&file, groups, range, &of_file, &output);
         let RangeStatistics { parts, columns: found } = match of_file.is_empty() {
             true => RangeStatistics::unknown(range, std::iter::empty()),
             false => inner.reader.statistics(request, of).await?,
@@ -422,17 +404,7 @@ impl Dataset {
         let measured = files.iter().step_by(step).map(|ranges| async {
             let range = ranges.first().ok_or_else(|| Error::internal("a file without ranges"))?;
             let (file, groups) = self.find(range)?;
-            let schema = &inner.file_schema;
-            let request = ReadRequest {
-                file: &file,
-                groups,
-                range,
-                schema,
-                columns: &of_file,
-                dictionaries: &[],
-                output: &output,
-                rows_at_once: u64::MAX,
-            };
+            let request = self.request(&file, groups, range, &of_file, &output);
             inner.reader.bytes_to_read(request, ranges).await
         });
         let measured: Vec<Option<BytesToRead>> = try_join_all(measured).await?;
@@ -447,6 +419,19 @@ impl Dataset {
         let all = |bytes: u64| (u128::from(bytes) * files.len() as u128 / (measured.len().max(1) as u128)) as u64;
         let again = if all(total.shared) <= inner.reader.shared_bytes_max() { 0 } else { total.again };
         Ok(Some((all(total.stored), all(total.own + total.shared + again))))
+    }
+
+    /// A request for columns of a file, as one batch without dictionaries.
+    fn request<'a>(
+        &'a self,
+        file: &'a PinnedFile,
+        groups: &'a [RowGroup],
+        range: &'a RowRange,
+        columns: &'a [usize],
+        output: &'a SchemaRef,
+    ) -> ReadRequest<'a> {
+        let schema = &self.inner.file_schema;
+        ReadRequest { file, groups, range, schema, columns, dictionaries: &[], output, rows_at_once: u64::MAX }
     }
 
     /// The file of a range, which must come from this snapshot, and the file's row groups.

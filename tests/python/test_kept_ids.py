@@ -75,7 +75,7 @@ def test_ids_after_three_appends(tmp_path, kind):
     assert ids_of(samples(tmp_path, QUERY.replace(", keep_ids => 'users'", ""))) != expected
 
 
-def test_names_keep_ids_whatever_the_query_and_the_data_are(tmp_path):
+def test_a_name_keeps_ids_in_other_queries_and_over_other_data(tmp_path):
     append(tmp_path, "a", ["x"] * 5 + ["y"] * 4 + ["rare"])
     assert ids_of(samples(tmp_path)) == {"x": 1, "y": 2}
     append(tmp_path, "b", ["z"] * 9 + ["rare"] * 3)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, ListArray, RecordBatch, StructArray, UInt64Array, new_empty_array};
 use arrow::buffer::OffsetBuffer;
 use arrow::compute::{concat, take};
-use arrow::datatypes::{DataType, Field, Int64Type};
+use arrow::datatypes::{DataType, Int64Type};
 use forebay_sql::{FittedField, KeptName};
 use forebay_storage::artifact::{Artifact, Catalog};
 
@@ -122,7 +122,6 @@ fn continued(before: Option<ArrayRef>, list: &ArrayRef, kept: &KeptName) -> Resu
     if joined.is_empty() {
         return Ok(Arc::clone(list));
     }
-    let item: &Arc<Field> = item;
     let joined = ListArray::try_new(Arc::clone(item), OffsetBuffer::from_lengths([joined.len()]), joined, None);
     Ok(Arc::new(joined.map_err(|error| Error::internal(format!("a vocabulary has another type: {error}")))?))
 }
@@ -135,6 +134,7 @@ fn places(are: impl Iterator<Item = bool>) -> UInt64Array {
 #[cfg(test)]
 mod tests {
     use arrow::array::{Int64Array, StringArray};
+    use arrow::datatypes::Field;
 
     use super::*;
 
