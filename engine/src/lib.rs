@@ -46,6 +46,7 @@ mod memory;
 mod pipeline;
 mod planner;
 mod preview;
+mod sealed;
 mod session;
 mod table_format;
 mod table_pieces;

@@ -13,11 +13,13 @@ use forebay_protocol::{CallOrder, FeedOptions, OptionKind, OptionSet, OptionSpec
 use forebay_sql::{OptionValue, PipelineDefinition, PipelineOption};
 use forebay_storage::Dataset;
 use futures::FutureExt;
+use futures::future::BoxFuture;
 
 use crate::compile::{
     self, Audience, Cut, Joins, Keeping, Lengths, PlanValue, PrefixCut, Stage, StagePlan, StageUse, Uncuttable,
 };
 use crate::error::{Error, ErrorKind, Result};
+use crate::sealed::Sealed;
 
 /// A compiled pipeline.
 #[derive(Clone)]
@@ -35,11 +37,11 @@ pub struct Pipeline {
     pub(crate) dataset: Dataset,
     /// The number of leading rows of the dataset to read, or `None` for all.
     pub(crate) limit: Option<u64>,
-    pub(crate) stage: Arc<Stage>,
+    pub(crate) stage: Sealed<Stage>,
     pub(crate) audience: Audience,
     /// The checked and resolved plan of the feed, for parts that only some feeds need.
-    plan: LogicalPlan,
-    cut: Cut,
+    plan: Sealed<LogicalPlan>,
+    cut: Sealed<Cut>,
     /// The tables that the query reads, and those of its stages.
     tables: BTreeMap<String, Dataset>,
     /// The results of its stages; `None` until they are known.
@@ -85,8 +87,20 @@ impl StageResults {
 
 impl Pipeline {
     /// Checks and compiles `definition` over the `tables` that it reads. Relative file paths in calls are relative to
-    /// `base`. A pipeline with stages cannot be opened without their results.
-    pub(crate) async fn compile(
+    /// `base`. A pipeline with stages cannot be opened without their results. Boxed like the future of a
+    /// statement.
+    pub(crate) fn compile<'a>(
+        definition: &'a PipelineDefinition,
+        audience: Audience,
+        tables: &'a BTreeMap<String, Dataset>,
+        results: Option<&'a StageResults>,
+        base: &'a Path,
+        state: &'a SessionState,
+    ) -> BoxFuture<'a, Result<Self, Refusal>> {
+        Self::compiled_over(definition, audience, tables, results, base, state).boxed()
+    }
+
+    async fn compiled_over(
         definition: &PipelineDefinition,
         audience: Audience,
         tables: &BTreeMap<String, Dataset>,
@@ -141,10 +155,10 @@ impl Pipeline {
             read_defaults,
             dataset,
             limit,
-            stage: Arc::new(stage),
+            stage: stage.into(),
             audience,
-            plan,
-            cut,
+            plan: plan.into(),
+            cut: cut.into(),
             tables,
             results: results.cloned(),
         })
@@ -157,7 +171,7 @@ impl Pipeline {
         tables.extend(results.tables.clone());
         let dataset = tables[&self.table].clone();
         let stage = compiled(&plan, StageUse::plain(self.audience), &tables, state)?;
-        Ok(Self { dataset, stage: Arc::new(stage), plan, tables, results: Some(results), ..self.clone() })
+        Ok(Self { dataset, stage: stage.into(), plan: plan.into(), tables, results: Some(results), ..self.clone() })
     }
 
     /// The parts of the query that run once, before a feed is opened.
@@ -238,11 +252,11 @@ impl Pipeline {
     }
 
     /// The stage of a feed whose calls run in this order.
-    pub(crate) fn stage_in(&self, order: CallOrder, state: &SessionState) -> Result<Arc<Stage>> {
+    pub(crate) fn stage_in(&self, order: CallOrder, state: &SessionState) -> Result<Sealed<Stage>> {
         match order {
-            CallOrder::Exact => Ok(Arc::clone(&self.stage)),
+            CallOrder::Exact => Ok(self.stage.clone()),
             CallOrder::Relaxed => {
-                Ok(Arc::new(self.compiled(StageUse { order, ..StageUse::plain(self.audience) }, state)?))
+                Ok(self.compiled(StageUse { order, ..StageUse::plain(self.audience) }, state)?.into())
             }
         }
     }

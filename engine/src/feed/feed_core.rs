@@ -18,13 +18,14 @@ use crate::compile::{BadRow, Lengths, Lookup, Stage};
 use crate::error::{Error, ErrorKind, Result};
 use crate::executor::Executor;
 use crate::pipeline::StageResults;
+use crate::sealed::Sealed;
 
 /// The state that all parts of an open feed share.
 pub(crate) struct FeedCore {
     pub(crate) id: Arc<str>,
     pub(crate) settings: FeedSettings,
     pub(crate) dataset: Dataset,
-    pub(crate) stage: Arc<Stage>,
+    pub(crate) stage: Sealed<Stage>,
     pub(crate) cache: CacheMode,
     /// Where pieces of remote files are kept, if they are.
     pub(crate) pieces: Option<Arc<PieceCache>>,

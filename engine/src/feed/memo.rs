@@ -31,6 +31,7 @@ use crate::compile::{Keeping, Stage};
 use crate::error::{Error, Result};
 use crate::executor::Task;
 use crate::pipeline::Pipeline;
+use crate::sealed::Sealed;
 
 /// The most row ranges, and about the most of their bytes, that are computed to see how much larger the results are.
 const MEASURED_MAX: usize = 32;
@@ -44,7 +45,7 @@ const READ_PATIENCE: Duration = Duration::from_secs(30);
 
 /// What a feed keeps.
 pub(crate) struct Memo {
-    pub(crate) stage: Arc<Stage>,
+    pub(crate) stage: Sealed<Stage>,
     /// Whether random results are kept too.
     is_full: bool,
     cache: Arc<RangeCache>,
@@ -139,7 +140,7 @@ impl Memo {
         let name = blake3::hash(name.to_string().as_bytes()).to_hex()[..32].to_owned();
         let cache = Arc::new(RangeCache::new(stores, root, &name, &layer.input_schema())?);
         Ok(Self {
-            stage: Arc::new(stage),
+            stage: stage.into(),
             is_full: keeping == Keeping::All,
             cache,
             limit: AtomicU64::new(u64::MAX),

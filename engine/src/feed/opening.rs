@@ -27,6 +27,7 @@ use crate::error::{Error, Result};
 use crate::executor::Executor;
 use crate::memory::FeedMemory;
 use crate::pipeline::Pipeline;
+use crate::sealed::Sealed;
 
 /// The inputs for opening a feed.
 pub(crate) struct FeedParts<'a> {
@@ -90,7 +91,7 @@ impl Feed {
         let mut open = parts.open.lock();
         // A function without a version may have been replaced under the same feed id, so only the same plan is shared.
         let is_versioned = pipeline.unversioned_functions().is_empty();
-        let is_same = |runner: &Arc<Runner>| is_versioned || Arc::ptr_eq(&runner.core().stage, &pipeline.stage);
+        let is_same = |runner: &Arc<Runner>| is_versioned || Sealed::is_same(&runner.core().stage, &pipeline.stage);
         if let Some(runner) = open.get(&key).and_then(Weak::upgrade).filter(is_same) {
             return Ok(Self { pipeline, runner });
         }
@@ -99,9 +100,7 @@ impl Feed {
             None => None,
         };
         let stage = match columns {
-            Some(columns) => {
-                Arc::new(pipeline.stage_of(columns, lengths.is_some(), settings.order, &context.state())?)
-            }
+            Some(columns) => pipeline.stage_of(columns, lengths.is_some(), settings.order, &context.state())?.into(),
             None => pipeline.stage_in(settings.order, &context.state())?,
         };
         let keeps_rows = matches!(cache, CacheMode::Prefix | CacheMode::Full);

@@ -29,6 +29,7 @@ use super::shared_texts;
 use crate::compile::{BadRow, Lookup, SourceRows, Stage, TransformedRows};
 use crate::error::{Error, Result};
 use crate::executor::Executor;
+use crate::sealed::Sealed;
 
 /// Small reads (a media file is one row) are concatenated up to this size, to keep the number of arrays low.
 const GROUP_BYTES: usize = 1 << 20;
@@ -45,7 +46,7 @@ const GAP: Row = Row { source: u32::MAX - 1, row: 0 };
 /// A prepared window. A clone shares its rows.
 #[derive(Clone)]
 pub(crate) struct Window {
-    stage: Arc<Stage>,
+    stage: Sealed<Stage>,
     executor: Arc<Executor>,
     meter: CostMeter,
     sources: Vec<SourceRows>,
@@ -309,7 +310,7 @@ impl Window {
     /// The same window without its source rows, for callers that already hold its samples, `sample_bytes` in total.
     pub(crate) fn without_sources(&self, sample_bytes: u64) -> Self {
         let (order, bytes) = (self.order.clone(), sample_bytes + (self.order.len() * size_of::<Row>()) as u64);
-        let (stage, executor) = (Arc::clone(&self.stage), Arc::clone(&self.executor));
+        let (stage, executor) = (self.stage.clone(), Arc::clone(&self.executor));
         let (meter, groups) = (self.meter.clone(), self.groups.clone());
         Self { stage, executor, meter, sources: Vec::new(), order, bad: Vec::new(), groups, is_shared: false, bytes }
     }

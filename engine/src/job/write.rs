@@ -7,6 +7,8 @@ use std::time::Instant;
 
 use arrow::array::RecordBatch;
 use forebay_storage::artifact::{self, Part};
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -30,8 +32,18 @@ pub(super) fn total_costs<'a>(parts: impl Iterator<Item = &'a Value>) -> Value {
 }
 
 impl JobFiles {
-    /// Writes and records file `number`. A file without samples is left out.
-    pub(super) async fn write_part(&self, job: &artifact::Job, number: u64, progress: &JobProgress) -> Result<Part> {
+    /// Writes and records file `number`. A file without samples is left out. Boxed, because
+    /// every crate above would check the whole future for `Send` again, which takes minutes.
+    pub(super) fn write_part<'a>(
+        &'a self,
+        job: &'a artifact::Job,
+        number: u64,
+        progress: &'a JobProgress,
+    ) -> BoxFuture<'a, Result<Part>> {
+        self.written_part(job, number, progress).boxed()
+    }
+
+    async fn written_part(&self, job: &artifact::Job, number: u64, progress: &JobProgress) -> Result<Part> {
         let mut open = BTreeMap::new();
         match self.write_samples(job, number, progress, &mut open).await {
             Ok(part) => Ok(job.record(number, part).await?),

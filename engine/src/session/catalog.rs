@@ -18,6 +18,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::feed::TableColumns;
 use crate::function::{Function, FunctionUdf};
 use crate::pipeline::Pipeline;
+use crate::sealed::Sealed;
 
 /// Tables of a script that could not be opened, and the pipelines that read them: see
 /// [`Session::execute_what_opens`](super::Session::execute_what_opens).
@@ -31,7 +32,7 @@ pub struct Broken {
 
 /// Tables and pipelines by name.
 pub(crate) struct Catalog {
-    context: SessionContext,
+    context: Sealed<SessionContext>,
     tables: RwLock<BTreeMap<String, Dataset>>,
     pipelines: RwLock<BTreeMap<String, Arc<Pipeline>>>,
     broken: RwLock<Broken>,
@@ -44,7 +45,14 @@ pub(crate) struct Catalog {
 impl Catalog {
     pub(super) fn new(context: SessionContext) -> Self {
         let (tables, pipelines, broken) = (RwLock::default(), RwLock::default(), RwLock::default());
-        Self { context, tables, pipelines, broken, replaced: Mutex::default(), unnamed: Mutex::default() }
+        Self {
+            context: context.into(),
+            tables,
+            pipelines,
+            broken,
+            replaced: Mutex::default(),
+            unnamed: Mutex::default(),
+        }
     }
 
     /// DataFusion, which plans over these tables.

@@ -69,7 +69,7 @@ impl Session {
     }
 
     async fn job_of(&self, pipeline: Arc<Pipeline>, feed: &FeedOptions, to: &str, options: &JobOptions) -> Result<Job> {
-        let pipeline = Box::pin(self.ready(&pipeline)).await?.map_or(pipeline, Arc::new);
+        let pipeline = self.ready(&pipeline).await?.map_or(pipeline, Arc::new);
         let feed = self.open_pipeline(pipeline, feed)?;
         Job::open(feed, to, options, self.memory.windows_bytes).await
     }

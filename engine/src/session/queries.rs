@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use datafusion::prelude::SessionContext;
 use forebay_sql::{QueryDefinition, Statement};
+use futures::FutureExt;
+use futures::future::BoxFuture;
 
 use super::Session;
 use super::catalog::reference;
@@ -41,7 +43,15 @@ impl Session {
         }
     }
 
-    pub(super) async fn checked_query(&self, definition: &QueryDefinition) -> Result<Query, Failure> {
+    /// Boxed like the future of a statement.
+    pub(super) fn checked_query<'a>(
+        &'a self,
+        definition: &'a QueryDefinition,
+    ) -> BoxFuture<'a, Result<Query, Failure>> {
+        self.planned_query(definition).boxed()
+    }
+
+    async fn planned_query(&self, definition: &QueryDefinition) -> Result<Query, Failure> {
         let at = |error| Failure::At(definition.place, error);
         let state = self.over_whole_tables().map_err(at)?.state();
         let plan = forebay_sql::plan_query(definition, &self.base, &state)

@@ -3,6 +3,8 @@
 use arrow::array::RecordBatch;
 use forebay_storage::Dataset;
 use forebay_storage::artifact::Artifact;
+use futures::FutureExt;
+use futures::future::BoxFuture;
 
 use super::Session;
 use crate::batch::{Keeper, RunningStage, TableStage, differences, extent, only_row, seconds, without_tables};
@@ -21,7 +23,7 @@ impl Session {
     /// stages.
     pub async fn prepare(&self, name: &str) -> Result<()> {
         let pipeline = self.pipeline(name)?;
-        if let Some(ready) = Box::pin(self.ready(&pipeline)).await? {
+        if let Some(ready) = self.ready(&pipeline).await? {
             self.catalog.set_ready(&pipeline, ready);
         }
         Ok(())
@@ -75,7 +77,12 @@ impl Session {
     }
 
     /// The pipeline with the results of its stages, unless it has them. Runs the stages whose rows are not kept.
-    pub(super) async fn ready(&self, pipeline: &Pipeline) -> Result<Option<Pipeline>> {
+    /// Boxed like the future of a statement.
+    pub(super) fn ready<'a>(&'a self, pipeline: &'a Pipeline) -> BoxFuture<'a, Result<Option<Pipeline>>> {
+        self.with_results(pipeline).boxed()
+    }
+
+    async fn with_results(&self, pipeline: &Pipeline) -> Result<Option<Pipeline>> {
         if pipeline.stages().is_empty() {
             return Ok(None);
         }

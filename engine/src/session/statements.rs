@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use forebay_sql::{PipelineDefinition, Place, Statement, TableDefinition};
 use forebay_storage::DatasetSpec;
+use futures::FutureExt;
+use futures::future::BoxFuture;
 
 use super::Session;
 use super::catalog::unknown;
@@ -24,8 +26,7 @@ impl Session {
         let _executing = self.executing.lock().await;
         let mut outputs = Vec::new();
         for statement in script.statements()? {
-            // Statements that write have large futures.
-            let output = Box::pin(self.statement(statement)).await;
+            let output = self.statement(statement).await;
             outputs.push(output.map_err(|failure| script.error(failure))?);
         }
         Ok(outputs)
@@ -59,7 +60,7 @@ impl Session {
             if let Statement::Materialize(job) = &statement {
                 return Err(script.error(Failure::At(job.place, served_job())));
             }
-            let Err(failure) = Box::pin(self.statement(statement)).await else { continue };
+            let Err(failure) = self.statement(statement).await else { continue };
             let reads_broken = pipeline
                 .zip(failure.missing_table())
                 .is_some_and(|(pipeline, table)| self.catalog.break_pipeline(&pipeline, table));
@@ -129,7 +130,13 @@ impl Session {
         Ok(pipeline)
     }
 
-    async fn statement(&self, statement: Statement) -> Result<Output, Failure> {
+    /// Boxed, because the futures of statements are large, and because every crate above would check all of this one
+    /// for `Send` again.
+    fn statement(&self, statement: Statement) -> BoxFuture<'_, Result<Output, Failure>> {
+        self.run_statement(statement).boxed()
+    }
+
+    async fn run_statement(&self, statement: Statement) -> Result<Output, Failure> {
         match statement {
             Statement::CreateTable(table) => self.create_table(table).await,
             Statement::DropTable { name, if_exists, place } => {

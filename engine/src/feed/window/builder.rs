@@ -16,6 +16,7 @@ use crate::feed::costs::{CostMeter, Step};
 use crate::feed::feed_core::FeedCore;
 use crate::feed::rows_read::with_keys;
 use crate::feed::shared_texts;
+use crate::sealed::Sealed;
 
 /// Separates the hash space of row order from that of random keys, which use the same seed, epoch and sample id.
 const ORDER_DOMAIN: u64 = 0x6f72_6465_7200;
@@ -26,7 +27,7 @@ const GROUP_DOMAIN: u64 = 0x6772_6f75_7000;
 pub(super) struct Builder<'a> {
     core: &'a Arc<FeedCore>,
     meter: CostMeter,
-    stage: &'a Arc<Stage>,
+    stage: &'a Sealed<Stage>,
     /// The lookup table of each layer that joins.
     lookups: &'a [Option<Lookup>],
     epoch: u64,
@@ -52,7 +53,7 @@ struct Keyed {
 impl<'a> Builder<'a> {
     pub(super) fn new(
         core: &'a Arc<FeedCore>,
-        stage: &'a Arc<Stage>,
+        stage: &'a Sealed<Stage>,
         lookups: &'a [Option<Lookup>],
         epoch: u64,
     ) -> Self {
@@ -102,7 +103,7 @@ impl<'a> Builder<'a> {
 
     /// Passes rows through the layers from `from` on, up to a layer that needs the whole window.
     async fn rise(&mut self, rows: SourceRows, from: usize) -> Result<()> {
-        let stage = Arc::clone(self.stage);
+        let stage = self.stage.clone();
         let mut rows = vec![rows];
         for (index, layer) in stage.layers().iter().enumerate().skip(from) {
             let mut passed = Vec::with_capacity(rows.len());
@@ -132,7 +133,7 @@ impl<'a> Builder<'a> {
 
     /// Runs the layers that need all rows of the window.
     pub(super) async fn make_of_window(&mut self) -> Result<()> {
-        let (stage, begun) = (Arc::clone(self.stage), Instant::now());
+        let (stage, begun) = (self.stage.clone(), Instant::now());
         let order = self.core.order(self.epoch);
         for (index, layer) in stage.layers().iter().enumerate().filter(|(_, layer)| layer.is_of_window()) {
             let waiting = std::mem::take(&mut self.waiting[index]);
@@ -193,7 +194,7 @@ impl<'a> Builder<'a> {
         let sources = shared_texts::memory_size(&self.sources, self.stage);
         let reasons: usize = self.bad.iter().map(|bad| size_of::<BadRow>() + bad.reason.len()).sum();
         let bytes = (sources + reasons + order.len() * size_of::<Row>()) as u64;
-        let (stage, meter) = (Arc::clone(self.stage), self.meter.clone());
+        let (stage, meter) = (self.stage.clone(), self.meter.clone());
         let executor = Arc::clone(&self.core.executor);
         meter.count(Step::Preparing, begun);
         meter.count_window();
