@@ -11,8 +11,7 @@ digits. 2 % of the values are missing. Every value is processed as Piper does: n
 distinct remainders that came before the value's first row in this column. The result is batches of 4,096 rows with a
 NumPy array for each column.
 
-Vocabularies need two passes. Forebay's first pass is a feed of the remainders, in file order; pyarrow finds their
-distinct values, which become a file for each column, and `vocab_apply` is in the second feed. All of this is measured.
+Vocabularies need two passes: `categorify` fits all of them in a stage, before the feed. Both are measured.
 
 - `lambdas`: pandas with a Python lambda for each cell, as in Piper's own comparison.
 - `vectorised`: pandas with NumPy and `factorize` wherever they can do it; only the hexadecimal digits are parsed one by
@@ -71,30 +70,20 @@ def generate(path: pathlib.Path, rows: int, seed: int) -> None:
 
 def forebay_batches(path: pathlib.Path, modulus: int, with_vocabularies: bool) -> Batches:
     import forebay
-    import pyarrow
-    import pyarrow.compute
 
     numbers = [f'log1p(clamp(fill_null("{name}"), 0, 1000000)) AS "{name}"' for name in NUMBERS]
-    remainders = {name: f'fill_null(positive_mod(hex_to_int("{name}"), {modulus}))' for name in STRINGS}
-    session = forebay.Session(threads=1)
-
-    def load(columns: list[str], **options):
-        return session.sql(f"SELECT {', '.join(columns)} FROM clicks", clicks=path).load(**options)
-
-    with tempfile.TemporaryDirectory() as name:
-        if with_vocabularies:
-            distinct = {name: [] for name in STRINGS}
-            columns = [f'{call} AS "{name}"' for name, call in remainders.items()]
-            for batch in load(columns, batch_size=65536, format="arrow"):
-                for column, found in distinct.items():
-                    found.append(pyarrow.compute.unique(batch[column]))
-            for column, found in distinct.items():
-                entries = pyarrow.compute.unique(pyarrow.chunked_array(found)).to_pylist()
-                file = pathlib.Path(name, f"{column}.txt")
-                file.write_text("\n".join(map(str, entries)) + "\n")
-                remainders[column] = f"fill_null(vocab_apply({remainders[column]}, '{file}'))"
-        sparse = [f'{call} AS "{name}"' for name, call in remainders.items()]
-        yield from load(["label", *numbers, *sparse], batch_size=BATCH, format="numpy")
+    sparse = {name: f'fill_null(positive_mod(hex_to_int("{name}"), {modulus}))' for name in STRINGS}
+    if with_vocabularies:
+        sparse = {name: f"categorify({call}, order => 'first_seen', start => 0)" for name, call in sparse.items()}
+    columns = ["label", *numbers, *(f'{call} AS "{name}"' for name, call in sparse.items())]
+    # The vocabularies are kept under the root, so another root fits them again.
+    with tempfile.TemporaryDirectory() as root:
+        session = forebay.Session(threads=1, root=root)
+        session.sql(f"""
+            CREATE EXTERNAL TABLE clicks STORED AS PARQUET LOCATION '{path}';
+            CREATE PIPELINE features AS SELECT {', '.join(columns)} FROM clicks;
+        """)
+        yield from session.pipeline("features").load(batch_size=BATCH, format="numpy")
 
 
 def batches_of(columns: dict) -> Batches:

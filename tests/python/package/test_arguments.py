@@ -183,7 +183,7 @@ TABLES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("source, options, error, message", TABLES, ids=repr)
+@pytest.mark.parametrize("source, options, error, message", TABLES)
 def test_what_is_no_table_is_named(source, options, error, message):
     with pytest.raises(error) as raised:
         forebay.table(source, **options)
