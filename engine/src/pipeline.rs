@@ -87,8 +87,8 @@ impl StageResults {
 
 impl Pipeline {
     /// Checks and compiles `definition` over the `tables` that it reads. Relative file paths in calls are relative to
-    /// `base`. A pipeline with stages cannot be opened without their results. Boxed like the future of a
-    /// statement.
+    /// `base`. A pipeline with stages cannot be opened without their results. Boxed like the future
+    /// of a statement.
     pub(crate) fn compile<'a>(
         definition: &'a PipelineDefinition,
         audience: Audience,

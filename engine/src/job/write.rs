@@ -32,8 +32,8 @@ pub(super) fn total_costs<'a>(parts: impl Iterator<Item = &'a Value>) -> Value {
 }
 
 impl JobFiles {
-    /// Writes and records file `number`. A file without samples is left out. Boxed, because
-    /// every crate above would check the whole future for `Send` again, which takes minutes.
+    /// Writes and records file `number`. A file without samples is left out. Boxed, because every crate above
+    /// would check the whole future for `Send` again.
     pub(super) fn write_part<'a>(
         &'a self,
         job: &'a artifact::Job,

@@ -134,7 +134,10 @@ def test_values_are_written_as_sql(value, text):
     assert literal("x", value) == text
 
 
-@pytest.mark.parametrize("value", [float("nan"), np.float32("inf"), np.datetime64("NaT"), object(), None, 1j], ids=lambda value: type(value).__name__)
+NO_VALUES = [float("nan"), np.float32("inf"), np.datetime64("NaT"), object(), None, 1j]
+
+
+@pytest.mark.parametrize("value", NO_VALUES, ids=lambda value: type(value).__name__)
 def test_what_sql_cannot_write_is_refused(value):
     with pytest.raises(forebay.InvalidError, match='"x" must be a'):
         literal("x", value)
