@@ -4,11 +4,13 @@
 //! large tables or an order, is computed here, once. [`table`] gives DataFusion the tables' pinned files, and [`scan`]
 //! reads them by row ranges, as feeds do: every format, with what bounds exclude left out.
 //!
-//! A [`query`] gives its rows to its reader, and keeps none. The rows of a pipeline's [`stage`] are kept as an
-//! [`artifact`], which is a function of query and data: [`places`] gives its rows one order, and [`order_free`] sums
-//! floats exactly. Only vocabularies that [keep ids](kept_ids) depend on an earlier artifact too.
+//! A [`query`] gives its rows to its reader, and keeps none. Its vocabularies count [`coded`] texts. The rows of a
+//! pipeline's [`stage`] are kept as an [`artifact`], which is a function of query and data: [`places`] gives its rows
+//! one order, and [`order_free`] sums floats exactly. Only vocabularies that [keep ids](kept_ids) depend on an earlier
+//! artifact too.
 
 mod artifact;
+mod coded;
 mod exact_sum;
 mod kept_ids;
 mod miss;
@@ -111,6 +113,18 @@ impl BatchLimits {
                 .with_hint("choose a folder of the local disk with the option \"spill_folder\"")
         })
     }
+}
+
+/// Refuses a plan over whole tables among whose fits a vocabulary keeps ids: its rows would depend on earlier runs.
+pub(crate) fn check_fits(plan: &LogicalPlan) -> Result<()> {
+    for fit in compile::fits(plan)? {
+        if let Some(name) = compile::kept_names(fit.schema().field(0).data_type()).first() {
+            let message = format!("the vocabulary '{name}' is fitted within a query over whole tables");
+            return Err(Error::invalid(message)
+                .with_hint("leave out keep_ids, or call categorify in the part of a pipeline that the feed runs"));
+        }
+    }
+    Ok(())
 }
 
 /// A plan whose fits have the same results whenever they run.

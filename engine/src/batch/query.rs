@@ -19,6 +19,7 @@ use futures::{Stream, StreamExt};
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 
+use super::coded::coded;
 use super::{BatchLimits, BatchTable};
 use crate::compile::{self, PlanValue, fused};
 use crate::error::{Error, Result};
@@ -115,11 +116,6 @@ impl Query {
     async fn fit(&mut self) -> Result<Vec<(Arc<LogicalPlan>, PlanValue)>> {
         let mut values = Vec::new();
         for plan in compile::fits(&self.plan)? {
-            if let Some(name) = compile::kept_name(plan.schema().field(0).data_type()) {
-                let message = format!("the vocabulary '{name}' is fitted within a query over whole tables");
-                return Err(Error::invalid(message)
-                    .with_hint("leave out keep_ids, or call categorify in the part of a pipeline that the feed runs"));
-            }
             let (text, planner, limits) = (self.text.clone(), self.planner.clone(), self.limits.clone());
             let fit = Self::new(text, plan.as_ref().clone(), planner, limits, Arc::clone(&self.executor));
             let mut rows = fit.rows()?;
@@ -177,6 +173,7 @@ impl Query {
         let rows = (batch_rows(&plan) / ROWS_DIVISOR.pow(retries)).max(1);
         let state = self.limits.state(self.planner.clone(), partitions, rows, retries > 0, spill_folder)?;
         let plan = state.query_planner().create_physical_plan(&plan, &state).await?;
+        let plan = coded(plan)?;
         let plan = fused(plan).map_err(|error| DataFusionError::External(Box::new(error)))?;
         let mut batches = execute_stream(plan, Arc::new(TaskContext::from(&state)))?;
         while let Some(batch) = batches.next().await {

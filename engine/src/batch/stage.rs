@@ -15,13 +15,13 @@ use forebay_storage::writers::OutputFormat;
 
 use super::order_free::order_free;
 use super::places::in_order;
-use super::{BatchLimits, BatchTable, Query};
+use super::{BatchLimits, BatchTable, Query, check_fits};
 use crate::compile::{self, StagePlan};
 use crate::error::{Error, Result};
 use crate::executor::Executor;
 
 /// Raise this when the same plan over the same files gives other rows, another order or other files.
-const STAGE_VERSION: u32 = 1;
+const STAGE_VERSION: u32 = 2;
 
 /// The format of the files that keep its rows.
 pub(super) const FORMAT: &str = "parquet";
@@ -103,6 +103,7 @@ impl TableStage {
             };
             Error::invalid(error.message()).with_hint(hint)
         })?;
+        check_fits(&plan)?;
         let query = Query::new(stage.name.clone(), plan, planner, limits, Arc::clone(executor));
         Ok(Self {
             name: stage.name.clone(),

@@ -92,7 +92,8 @@ impl TableProvider for BatchTable {
         let row = columns.iter().position(|column| *column == own);
         let schema = Arc::new(schema.project(&columns)?);
         let columns = columns.into_iter().filter(|column| *column < own).collect();
-        let reading = Reading { dataset: self.dataset.clone(), schema, columns, row, pruning };
+        let dictionaries = Vec::new();
+        let reading = Reading { dataset: self.dataset.clone(), schema, columns, dictionaries, row, pruning };
         let partitions = session.config().target_partitions();
         Ok(Arc::new(ScanExec::new(&self.name, reading, limit, partitions, self.threads)))
     }

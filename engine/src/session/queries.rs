@@ -10,7 +10,7 @@ use futures::future::BoxFuture;
 use super::Session;
 use super::catalog::reference;
 use super::statements::{Failure, Script};
-use crate::batch::{BatchTable, Query, determined_fits, without_tables};
+use crate::batch::{BatchTable, Query, check_fits, determined_fits, without_tables};
 use crate::error::{Error, Result};
 use crate::pipeline::Refusal;
 
@@ -59,6 +59,7 @@ impl Session {
             .map_err(|error| Failure::Refused(Refusal::Placed(error)))?;
         let plan = state.analyzer().execute_and_check(plan, state.config_options(), |_, _| {});
         let plan = plan.and_then(determined_fits).map_err(|error| at(error.into()))?;
+        check_fits(&plan).map_err(at)?;
         Ok(Query::new(definition.text.clone(), plan, state, self.batch.clone(), Arc::clone(&self.executor)))
     }
 

@@ -1,11 +1,12 @@
 //! `categorify`: `vocab_apply` with the values of rows as vocabulary.
 
-use std::cmp::Reverse;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, Int64Array, LargeStringBuilder, StringBuilder, UInt64Array};
+use arrow::array::{
+    Array, ArrayRef, AsArray, DictionaryArray, Int64Array, LargeStringBuilder, StringBuilder, UInt64Array,
+};
 use arrow::compute::cast;
-use arrow::datatypes::{DataType, Field, FieldRef, Int64Type, UInt64Type};
+use arrow::datatypes::{DataType, Field, FieldRef, Int32Type, Int64Type, UInt64Type};
 use datafusion::common::{DataFusionError, Result, ScalarValue, internal_err, plan_err};
 use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
 use datafusion::logical_expr::{Accumulator, AggregateUDF, AggregateUDFImpl, Signature, Volatility};
@@ -186,7 +187,7 @@ impl Values {
         }
     }
 
-    /// Adds the values of a column, each with its count and its place.
+    /// Adds the values of a column, each with its count and its place. A count may be zero.
     fn add_all(&mut self, values: &ArrayRef, count: impl Fn(usize) -> u64, first: impl Fn(usize) -> u64) -> Result<()> {
         if self.entries.len() + values.len() > ENTRIES_MAX {
             let message = format!("categorify: a column may have more than {ENTRIES_MAX} values");
@@ -202,11 +203,26 @@ impl Values {
             return Ok(());
         }
         for (row, text) in Texts::try_new(values)?.iter().enumerate() {
-            if let Some(text) = text {
+            if let Some(text) = text.filter(|_| count(row) > 0) {
                 self.add(text.as_bytes(), count(row), || first(row));
             }
         }
         Ok(())
+    }
+
+    /// Adds the rows of a dictionary of texts: counts its keys, then looks each text up once.
+    fn add_coded(&mut self, rows: &DictionaryArray<Int32Type>, first: impl Fn(usize) -> u64) -> Result<()> {
+        let texts = rows.values();
+        let mut counts = vec![0; texts.len()];
+        let mut firsts = vec![u64::MAX; if self.is_first_seen { texts.len() } else { 0 }];
+        for (row, key) in rows.keys().iter().enumerate() {
+            let Some(key) = key else { continue };
+            counts[key as usize] += 1;
+            if self.is_first_seen {
+                firsts[key as usize] = firsts[key as usize].min(first(row));
+            }
+        }
+        self.add_all(texts, |key| counts[key], |key| firsts[key])
     }
 
     /// The value in a slot, if values are integers.
@@ -218,21 +234,25 @@ impl Values {
 
     /// The slots of the entries of the vocabulary, in their order.
     fn chosen(&self) -> Vec<EntrySlot> {
-        let mut slots = self.entries.in_order().into_iter().enumerate().collect::<Vec<_>>();
-        slots.retain(|(at, _)| self.counts[*at] >= self.min_freq);
-        if self.is_first_seen {
-            slots.sort_unstable_by_key(|(at, _)| self.firsts[*at]);
-        } else if self.are_integers {
-            slots.sort_unstable_by_key(|(at, slot)| (Reverse(self.counts[*at]), self.integer(slot)));
-        } else {
-            slots.sort_unstable_by(|(a, one), (b, other)| {
-                let (mut short, mut of_other) = ([0; 8], [0; 8]);
-                let by_text = || self.entries.text(one, &mut short).cmp(self.entries.text(other, &mut of_other));
-                self.counts[*b].cmp(&self.counts[*a]).then_with(by_text)
-            });
+        let key = |slot: &EntrySlot| match self.are_integers {
+            true => self.integer(slot).cast_unsigned() ^ 1 << 63,
+            false => self.entries.beginning(slot),
+        };
+        let mut chosen: Vec<(u64, u64, EntrySlot)> = Vec::new();
+        for (at, slot) in self.entries.in_order().into_iter().enumerate() {
+            match self.is_first_seen {
+                _ if self.counts[at] < self.min_freq => {}
+                true => chosen.push((self.firsts[at], 0, slot)),
+                false => chosen.push((u64::MAX - self.counts[at], key(&slot), slot)),
+            }
         }
-        slots.truncate(usize::try_from(self.max_size).unwrap_or(usize::MAX));
-        slots.into_iter().map(|(_, slot)| slot).collect()
+        chosen.sort_unstable_by(|(rank, key, slot), (other_rank, other_key, other)| {
+            let (mut short, mut other_short) = ([0; 8], [0; 8]);
+            let texts = || self.entries.text(slot, &mut short).cmp(self.entries.text(other, &mut other_short));
+            (rank, key).cmp(&(other_rank, other_key)).then_with(texts)
+        });
+        chosen.truncate(usize::try_from(self.max_size).unwrap_or(usize::MAX));
+        chosen.into_iter().map(|(_, _, slot)| slot).collect()
     }
 
     /// Calls `write` with the text in each slot.
@@ -254,13 +274,15 @@ impl Values {
 
 impl Accumulator for Values {
     fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
-        match (self.is_first_seen, values.get(4)) {
-            (false, _) => self.add_all(&values[0], |_| 1, |_| 0),
-            (true, Some(places)) => {
-                let places = places.as_primitive::<UInt64Type>().values();
-                self.add_all(&values[0], |_| 1, |row| places[row])
-            }
-            (true, None) => internal_err!("the rows of a vocabulary have no places"),
+        let places = match (self.is_first_seen, values.get(4)) {
+            (false, _) => None,
+            (true, Some(places)) => Some(places.as_primitive::<UInt64Type>().values()),
+            (true, None) => return internal_err!("the rows of a vocabulary have no places"),
+        };
+        let first = |row: usize| places.map_or(0, |places| places[row]);
+        match values[0].as_dictionary_opt() {
+            Some(coded) => self.add_coded(coded, first),
+            None => self.add_all(&values[0], |_| 1, first),
         }
     }
 

@@ -113,9 +113,22 @@ impl Entries {
 
     /// Returns the slots of the texts, by index.
     pub(crate) fn in_order(&self) -> Vec<EntrySlot> {
-        let mut slots: Vec<_> = self.slots.iter().filter(|slot| slot.place != EMPTY).copied().collect();
-        slots.sort_unstable_by_key(|slot| slot.place);
+        let mut slots = vec![EntrySlot { key: 0, len: 0, place: EMPTY }; self.len()];
+        for slot in self.slots.iter().filter(|slot| slot.place != EMPTY) {
+            slots[slot.place as usize] = *slot;
+        }
         slots
+    }
+
+    /// Returns the first eight bytes of the text in a slot as a number that sorts like them. Zeros follow a shorter
+    /// text.
+    pub(crate) fn beginning(&self, slot: &EntrySlot) -> u64 {
+        let mut short = [0; SHORT];
+        let text = self.text(slot, &mut short);
+        match text.first_chunk() {
+            Some(first) => u64::from_be_bytes(*first),
+            None => u64::from_be_bytes(slot.key.to_le_bytes()),
+        }
     }
 
     /// Returns the bytes of the text in a slot. Those of a short one are copied to `short`.
@@ -206,5 +219,9 @@ mod tests {
             assert_eq!(grown.get(text.as_bytes()), entries.get(text.as_bytes()));
             assert_eq!(grown.text(&slot, &mut [0; SHORT]), text.as_bytes());
         }
+        let mut sorted: Vec<_> =
+            texts.iter().zip(grown.in_order()).map(|(text, slot)| (text.as_bytes(), slot)).collect();
+        sorted.sort_by_key(|(text, _)| *text);
+        assert!(sorted.is_sorted_by_key(|(_, slot)| grown.beginning(slot)));
     }
 }

@@ -130,6 +130,20 @@ fn pages_of_all_columns_begin_at_the_same_rows() {
     assert!(has_dictionary("i8") && !has_dictionary("i64") && !has_dictionary("text"));
 }
 
+/// Dictionaries of many integers take longer than their differences, to write and to read.
+#[test]
+fn integers_with_few_values_have_a_dictionary_and_others_differences() {
+    let column =
+        |values: i64| -> ArrayRef { Arc::new(Int64Array::from_iter_values((0..4096).map(|n| n * n % values))) };
+    let rows = RecordBatch::try_from_iter([("few", column(101)), ("many", column(2003))]).unwrap();
+    let file = encoded(&format("parquet"), std::slice::from_ref(&rows));
+    let metadata = ParquetMetaDataReader::new().parse_and_finish(&bytes::Bytes::from(file.bytes.clone())).unwrap();
+    let encodings = |at: usize| metadata.row_group(0).column(at).encodings().collect::<Vec<_>>();
+    assert!(encodings(0).contains(&Encoding::RLE_DICTIONARY), "{:?}", encodings(0));
+    assert!(encodings(1).contains(&Encoding::DELTA_BINARY_PACKED), "{:?}", encodings(1));
+    assert_eq!(read_dataset("parquet", file.bytes, None), rows);
+}
+
 #[test]
 fn integers_of_lists_and_tensors_are_stored_as_briefly_as_they_are() {
     let rows = crate::of_format("parquet", 0..500);
