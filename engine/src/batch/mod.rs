@@ -41,6 +41,7 @@ pub(crate) use self::miss::differences;
 pub use self::progress::RunningStage;
 pub(crate) use self::progress::StageProgress;
 pub use self::query::{Query, QueryRows};
+use self::scan::CODED_RANGE_BYTES;
 pub(crate) use self::stage::TableStage;
 pub(crate) use self::table::BatchTable;
 use crate::compile;
@@ -58,6 +59,9 @@ const SPILL: &str = "forebay-spill-";
 /// The memory of a partition below which there are fewer partitions, and batches of fewer rows.
 const PARTITION_BYTES: u64 = 32 << 20;
 const FEW_ROWS: usize = 1024;
+/// The row ranges with dictionaries for which each partition must have memory. It reads a few ahead, and texts that
+/// differ take more memory as dictionaries.
+const CODED_RANGES: u64 = 8;
 
 /// Memory and disk of queries over whole tables.
 #[derive(Clone, Debug)]
@@ -72,6 +76,11 @@ impl BatchLimits {
     fn partitions(&self, threads: usize) -> usize {
         let fit = self.memory_bytes / PARTITION_BYTES;
         threads.min(usize::try_from(fit).unwrap_or(usize::MAX)).max(1)
+    }
+
+    /// Whether each of so many parallel parts has memory for dictionaries that are read ahead.
+    fn fits_dictionaries(&self, partitions: usize) -> bool {
+        self.memory_bytes / (partitions as u64) >= CODED_RANGES * CODED_RANGE_BYTES
     }
 
     /// The state of DataFusion that runs a plan in so many parallel parts and in batches of so many rows, with the
@@ -118,7 +127,7 @@ impl BatchLimits {
 /// Refuses a plan over whole tables among whose fits a vocabulary keeps ids: its rows would depend on earlier runs.
 pub(crate) fn check_fits(plan: &LogicalPlan) -> Result<()> {
     for fit in compile::fits(plan)? {
-        if let Some(name) = compile::kept_names(fit.schema().field(0).data_type()).first() {
+        if let Some(name) = compile::kept_name(fit.schema().field(0).data_type()) {
             let message = format!("the vocabulary '{name}' is fitted within a query over whole tables");
             return Err(Error::invalid(message)
                 .with_hint("leave out keep_ids, or call categorify in the part of a pipeline that the feed runs"));

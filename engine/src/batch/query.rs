@@ -173,7 +173,7 @@ impl Query {
         let rows = (batch_rows(&plan) / ROWS_DIVISOR.pow(retries)).max(1);
         let state = self.limits.state(self.planner.clone(), partitions, rows, retries > 0, spill_folder)?;
         let plan = state.query_planner().create_physical_plan(&plan, &state).await?;
-        let plan = coded(plan)?;
+        let plan = if retries == 0 && self.limits.fits_dictionaries(partitions) { coded(plan)? } else { plan };
         let plan = fused(plan).map_err(|error| DataFusionError::External(Box::new(error)))?;
         let mut batches = execute_stream(plan, Arc::new(TaskContext::from(&state)))?;
         while let Some(batch) = batches.next().await {

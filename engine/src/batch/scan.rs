@@ -29,8 +29,8 @@ use crate::error::{Error, ErrorKind};
 
 /// Bytes of a row range in memory. Reading several at a time must take little of a query's memory.
 const RANGE_BYTES: u64 = 4 << 20;
-/// The same with dictionaries, which take a third of the memory. Each range reads those of its row group again.
-const CODED_RANGE_BYTES: u64 = 16 << 20;
+/// The most of them with dictionaries. Each range reads the dictionaries of its row group again.
+pub(super) const CODED_RANGE_BYTES: u64 = 16 << 20;
 /// Ranges that are read at a time from a store that is not the local disk.
 const READS_OF_STORE: usize = 16;
 
@@ -63,8 +63,12 @@ pub(super) struct Reading {
 impl ScanExec {
     /// Reads on so many threads, in so many partitions at most. With a `limit`, the first rows come first.
     pub(super) fn new(table: &str, reading: Reading, limit: Option<usize>, partitions: usize, threads: usize) -> Self {
-        let range_bytes = if reading.dictionaries.is_empty() { RANGE_BYTES } else { CODED_RANGE_BYTES };
-        let mut ranges = reading.dataset.row_ranges(range_bytes);
+        let mut ranges = reading.dataset.row_ranges(RANGE_BYTES);
+        if !reading.dictionaries.is_empty() {
+            let bytes: u64 = ranges.iter().map(|range| range.bytes).sum();
+            let of_partition = bytes / (partitions as u64).max(1);
+            ranges = reading.dataset.row_ranges(of_partition.clamp(RANGE_BYTES, CODED_RANGE_BYTES));
+        }
         let mut partitions = partitions;
         if let (Some(limit), true) = (limit, reading.pruning.is_empty()) {
             partitions = 1;

@@ -70,10 +70,10 @@ pub(crate) fn is_fitted(data_type: &DataType) -> bool {
     }
 }
 
-/// The names of lists among fitted values that continue their last versions.
-pub(crate) fn kept_names(data_type: &DataType) -> Vec<String> {
-    let DataType::Struct(fields) = data_type else { return Vec::new() };
-    fields.iter().filter_map(|field| Some(FittedField::parse(field.name())?.kept?.name)).collect()
+/// The name of a list among fitted values that continues its last version.
+pub(crate) fn kept_name(data_type: &DataType) -> Option<String> {
+    let DataType::Struct(fields) = data_type else { return None };
+    fields.iter().find_map(|field| Some(FittedField::parse(field.name())?.kept?.name))
 }
 
 /// The constant that a call takes from a fitted value, if it is known. Otherwise the expression itself.

@@ -48,7 +48,7 @@ use forebay_protocol::CallOrder;
 use forebay_storage::Dataset;
 
 pub(crate) use cut::{Cut, Joins, StagePlan, Uncuttable, cut, tables};
-pub(crate) use fitted::{PlanValue, fits, kept_names, with_fits};
+pub(crate) use fitted::{PlanValue, fits, kept_name, with_fits};
 pub(crate) use hidden::FeedTable;
 pub(crate) use identity::{
     VERSION as IDENTITY_VERSION, files, fingerprint, function_versions, operator_versions, uncacheable_calls,

@@ -1,7 +1,5 @@
 //! Runs the stages of pipelines that need whole tables.
 
-use std::collections::BTreeSet;
-
 use arrow::array::RecordBatch;
 use forebay_storage::Dataset;
 use forebay_storage::artifact::Artifact;
@@ -10,7 +8,6 @@ use futures::future::BoxFuture;
 
 use super::Session;
 use crate::batch::{Keeper, RunningStage, TableStage, differences, extent, only_row, seconds, without_tables};
-use crate::compile::kept_names;
 use crate::error::{Error, ErrorKind, Result};
 use crate::explain::{KeptStage, StageState};
 use crate::pipeline::{Pipeline, StageResults};
@@ -165,17 +162,7 @@ impl Session {
         let stages = pipeline.stages().iter().map(|stage| {
             TableStage::new(stage, pipeline.tables(), planner.clone(), self.batch.clone(), &self.executor)
         });
-        let stages = stages.collect::<Result<Vec<_>>>()?;
-        let mut names = BTreeSet::new();
-        let values = stages.iter().filter(|stage| stage.is_value);
-        if let Some(name) = values
-            .flat_map(|stage| kept_names(stage.schema.field(0).data_type()))
-            .find(|name| !names.insert(name.clone()))
-        {
-            let message = format!("two vocabularies have the name '{name}'");
-            return Err(Error::invalid(message).with_hint("give each a name of its own in keep_ids"));
-        }
-        Ok(stages)
+        stages.collect()
     }
 
     fn keeper(&self) -> Keeper<'_> {

@@ -187,7 +187,7 @@ impl Values {
         }
     }
 
-    /// Adds the values of a column, each with its count and its place. A count may be zero.
+    /// Adds the values of a column, each with its count and its place. The count of a text may be zero.
     fn add_all(&mut self, values: &ArrayRef, count: impl Fn(usize) -> u64, first: impl Fn(usize) -> u64) -> Result<()> {
         if self.entries.len() + values.len() > ENTRIES_MAX {
             let message = format!("categorify: a column may have more than {ENTRIES_MAX} values");
@@ -238,7 +238,8 @@ impl Values {
             true => self.integer(slot).cast_unsigned() ^ 1 << 63,
             false => self.entries.beginning(slot),
         };
-        let mut chosen: Vec<(u64, u64, EntrySlot)> = Vec::new();
+        let room = if self.min_freq == 1 { self.entries.len() } else { 0 };
+        let mut chosen: Vec<(u64, u64, EntrySlot)> = Vec::with_capacity(room);
         for (at, slot) in self.entries.in_order().into_iter().enumerate() {
             match self.is_first_seen {
                 _ if self.counts[at] < self.min_freq => {}

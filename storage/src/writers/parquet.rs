@@ -46,7 +46,8 @@ static DESCRIPTOR: WriteDescriptor = WriteDescriptor {
     options: &[compression(&["zstd", "snappy", "none"], "zstd")],
     columns: "Types are kept, and tensors stay tensors; other tools read these as lists. Dictionaries and views \
               become plain values. With zstd, integers of lists and tensors are split by bytes if they have several, \
-              which readers know since Parquet 2.11 of 2024; for others, write snappy.",
+              which readers know since Parquet 2.11 of 2024; for others, write snappy. Integers with many values are \
+              stored as differences (DELTA_BINARY_PACKED), which Spark's vectorized reader knows since 3.3.",
     may_be_partitioned: true,
     nulls: "Nulls are kept.",
     refused: "unions, structs without fields, and intervals with nanoseconds",
