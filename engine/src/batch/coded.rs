@@ -13,10 +13,10 @@ use datafusion::error::Result;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_expr::utils::collect_columns;
-use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::aggregates::AggregateExec;
 use datafusion::physical_plan::coop::CooperativeExec;
 use datafusion::physical_plan::projection::ProjectionExec;
+use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 use forebay_operators::fits::VOCABULARY;
 
 use super::scan::ScanExec;
@@ -30,7 +30,7 @@ pub(super) fn coded(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPla
             return Ok(Transformed::no(node));
         };
         match coded_input(aggregate.input(), &uses(aggregate))? {
-            Some(input) => Ok(Transformed::yes(node.with_new_children(vec![input])?)),
+            Some(input) => Ok(Transformed::yes(replace_children_if_necessary(node, vec![input])?)),
             None => Ok(Transformed::no(node)),
         }
     })
@@ -170,7 +170,7 @@ mod tests {
             (format!("SELECT {} FROM t", all("first_seen")), &["a", "b", "c", "d"]),
             (format!("SELECT {}, max(b), {} FROM t", of("a", "frequency"), of("b", "frequency")), &["a"]),
             (format!("SELECT {} FILTER (WHERE d > '1'), {} FROM t", of("d", ""), of("c", "")), &["c"]),
-            (format!("SELECT {}, first_value(c ORDER BY a) FROM t", of("a", "")), &[]),
+            (format!("SELECT {}, first_value(c ORDER BY a, c) FROM t", of("a", "")), &[]),
             (format!("SELECT {}, {} FROM (SELECT d, b AS v FROM t)", of("v", ""), of("d", "")), &["d", "v", "b", "d"]),
             (format!("SELECT {}, {} FROM (SELECT d, upper(a) AS u FROM t)", of("u", ""), of("d", "")), &[]),
             (format!("SELECT {} FROM t WHERE b > '1'", of("a", "")), &[]),
