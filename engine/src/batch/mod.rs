@@ -56,6 +56,9 @@ const SORT_RESERVATION_SHARE: usize = 16;
 
 /// The beginning of the name of a folder for what a query spills.
 const SPILL: &str = "forebay-spill-";
+/// The folder in it that DataFusion spills to, and makes if it is missing. It does not make the one around it, which
+/// is gone when a query was dropped whose task still runs.
+const SPILLED_ROWS: &str = "rows";
 /// The memory of a partition below which there are fewer partitions, and batches of fewer rows.
 const PARTITION_BYTES: u64 = 32 << 20;
 const FEW_ROWS: usize = 1024;
@@ -96,7 +99,7 @@ impl BatchLimits {
         let memory_bytes = usize::try_from(self.memory_bytes).unwrap_or(usize::MAX);
         let disk = DiskManagerBuilder::default()
             .with_max_temp_directory_size(u64::MAX)
-            .with_mode(DiskManagerMode::Directories(vec![spill_folder.to_owned()]));
+            .with_mode(DiskManagerMode::Directories(vec![spill_folder.join(SPILLED_ROWS)]));
         let pool = TrackConsumersPool::new(FairSpillPool::new(memory_bytes), CONSUMERS_NAMED);
         let runtime =
             RuntimeEnvBuilder::new().with_disk_manager_builder(disk).with_memory_pool(Arc::new(pool)).build_arc()?;
@@ -154,4 +157,23 @@ pub(crate) fn without_tables(planner: SessionState) -> SessionState {
     let config = planner.config().clone();
     let builder = SessionStateBuilder::new_from_existing(planner).with_config(config);
     builder.with_catalog_list(Arc::new(MemoryCatalogProviderList::new())).build()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::planner::planner;
+
+    #[test]
+    fn the_folder_of_a_dropped_query_is_not_made_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let limits = BatchLimits { memory_bytes: 1 << 30, spill_folder: Some(folder.path().to_owned()) };
+        let spill = limits.spill().unwrap();
+        let path = spill.path().to_owned();
+        let state = || limits.state(planner().state(), 1, 8, false, &path);
+        assert!(state().is_ok());
+        drop(spill);
+        assert!(state().is_err() && !path.exists());
+        assert_eq!(folder.path().read_dir().unwrap().count(), 0);
+    }
 }
