@@ -29,7 +29,9 @@ pub use deferred::{DeferredStep, Widen, finish_deferred, matches_when_finished};
 pub use digest::{digest, schema_digest};
 pub use join::{JoinedSize, joined};
 pub use size::{batch_bytes, column_bytes};
-pub use tensor_type::{BFLOAT16, DTYPE_KEY, FixedShapeTensor, MalformedTensor, TensorType, VariableShapeTensor, item};
+pub use tensor_type::{
+    BFLOAT16, DTYPE_KEY, FixedShapeTensor, MalformedTensor, TensorType, VariableShapeTensor, item, type_name,
+};
 pub use views::without_views;
 
 /// Why a column cannot be computed.

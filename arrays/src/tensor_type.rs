@@ -77,6 +77,16 @@ impl fmt::Display for MalformedTensor {
 
 impl std::error::Error for MalformedTensor {}
 
+/// Displays a field's type: `tensor<uint8>[224, 224, 3]` for tensors, otherwise Arrow's name.
+pub fn type_name(field: &Field) -> String {
+    let value = |data_type: &DataType| data_type.to_string().to_lowercase();
+    match TensorType::of(field) {
+        Some(TensorType::Fixed(tensor)) => format!("tensor<{}>{:?}", value(&tensor.value), tensor.shown_shape()),
+        Some(TensorType::Variable(tensor)) => format!("tensor<{}>[variable]", value(&tensor.value)),
+        None => field.data_type().to_string(),
+    }
+}
+
 impl TensorType {
     /// Whether the field names a tensor's extension type, even if it is malformed.
     pub fn is_named_by(field: &Field) -> bool {

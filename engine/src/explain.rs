@@ -3,24 +3,13 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use arrow::datatypes::{DataType, Field};
-use forebay_arrays::TensorType;
+use forebay_arrays::type_name;
 use forebay_protocol::{FeedSettings, LengthBuckets};
 use serde::Serialize;
 
 use crate::compile::LookupPlan;
 use crate::feed::{CacheReport, Feed};
 use crate::pipeline::Pipeline;
-
-/// Displays a field's type: `tensor<uint8>[224, 224, 3]` for tensors, otherwise Arrow's name.
-pub fn type_name(field: &Field) -> String {
-    let value = |data_type: &DataType| data_type.to_string().to_lowercase();
-    match TensorType::of(field) {
-        Some(TensorType::Fixed(tensor)) => format!("tensor<{}>{:?}", value(&tensor.value), tensor.shown_shape()),
-        Some(TensorType::Variable(tensor)) => format!("tensor<{}>[variable]", value(&tensor.value)),
-        None => field.data_type().to_string(),
-    }
-}
 
 /// An epoch that reads more than this many times its bytes is worth a note.
 const READ_AGAIN_WARNED: f64 = 1.2;

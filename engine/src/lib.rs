@@ -60,12 +60,13 @@ pub use batch::{Query, QueryRows};
 pub use build::build;
 pub use cpu_time::cpu_time;
 pub use error::{Error, ErrorKind, Result};
-pub use explain::{Explanation, FeedExplanation, KeptStage, StageState, type_name};
+pub use explain::{Explanation, FeedExplanation, KeptStage, StageState};
 pub use feed::{
     CacheReport, CostMeter, Feed, FeedCosts, FeedSpec, LookupSpec, Reader, SnapshotPieces, SnapshotSource, SourceRow,
     StageValue, StoreUsage, StoredState, StoredWindow, TableColumns, Trial, WindowPlan, WindowRows, WindowStore, Work,
     operator_differences, operator_versions,
 };
+pub use forebay_arrays::type_name;
 pub use forebay_protocol::{
     Batch, Boundaries, CacheMode, CallOrder, DeliveryMode, FeedOptions, FeedSettings, JobEstimate, JobOptions,
     LengthBuckets, OnError, OptionKind, OptionSet, OptionSpec, ReadOptions, SessionOptions, Start, Token, WindowKey,

@@ -10,13 +10,13 @@ use datafusion::execution::SessionState;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::scalar::ScalarValue;
 use forebay_protocol::{CallOrder, FeedOptions, OptionKind, OptionSet, OptionSpec, ReadDefaults, Scope};
-use forebay_sql::{OptionValue, PipelineDefinition, PipelineOption};
+use forebay_sql::{OptionValue, PipelineDefinition, PipelineOption, Place};
 use forebay_storage::Dataset;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
 use crate::compile::{
-    self, Audience, Cut, Joins, Keeping, Lengths, PlanValue, PrefixCut, Stage, StagePlan, StageUse, Uncuttable,
+    self, Audience, Cut, Joins, Keeping, Lengths, PlanValue, PrefixCut, Stage, StagePlan, StageUse, Unrunnable,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::sealed::Sealed;
@@ -110,10 +110,13 @@ impl Pipeline {
     ) -> Result<Self, Refusal> {
         let (feed_options, read_defaults, joins) = options(&definition.options)?;
         let plan = forebay_sql::plan(definition, base, state).await.map_err(Refusal::Placed)?;
+        let misplaced = |unrunnable| misplaced(&definition.text, definition.place, unrunnable);
+        compile::check_unions(&plan).map_err(misplaced)?;
         let planned = plan.clone();
         let resolved = compile::resolved(plan, state)?;
+        compile::check_subqueries(&resolved, state).map_err(misplaced)?;
         let operators = compile::operator_versions(&resolved).map_err(crate::Error::from)?;
-        let cut = compile::cut(resolved, joins).map_err(|uncuttable| misplaced(definition, uncuttable))?;
+        let cut = compile::cut(resolved, joins).map_err(misplaced)?;
         let read = compile::tables(&planned).map_err(crate::Error::from)?;
         let mut tables: BTreeMap<String, Dataset> = tables
             .iter()
@@ -342,10 +345,9 @@ fn no_rows(stage: &StagePlan) -> Result<Dataset> {
     Ok(Dataset::in_memory(&stage.name, Arc::clone(&stage.schema), Vec::new(), "not known yet")?)
 }
 
-/// The error of a query that cannot be cut, at the call that is the reason.
-fn misplaced(definition: &PipelineDefinition, Uncuttable { call, error }: Uncuttable) -> Refusal {
-    let place = call.and_then(|name| forebay_sql::place_of_call(definition, &name));
-    match place {
+/// The error of a query that cannot run, at the word in its text that is the reason. The text begins at `start`.
+pub(crate) fn misplaced(text: &str, start: Place, Unrunnable { word, error }: Unrunnable) -> Refusal {
+    match word.and_then(|word| forebay_sql::place_of(&word, text, start)) {
         None => Refusal::Whole(error),
         Some(place) => hinted(forebay_sql::Error::new(error.message()).with_place(place), error.hint()),
     }

@@ -8,13 +8,12 @@ use arrow::datatypes::{DataType, Field, Float32Type, Int32Type, UInt8Type};
 use arrow::util::display::{ArrayFormatter, FormatOptions, array_value_to_string};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use forebay_arrays::TensorType;
+use forebay_arrays::{TensorType, type_name};
 use forebay_diagnostics::shortened;
 use forebay_protocol::{FeedOptions, OnError, ReadOptions};
 use serde_json::{Map, Value, json};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::explain::type_name;
 use crate::feed::{Feed, Reader};
 use crate::session::Session;
 

@@ -67,6 +67,7 @@
 //! cannot compute, and the engine decides about that row. Kernels run on the calling thread and use no thread pool of
 //! their own.
 
+mod accumulating;
 mod annotations;
 mod arguments;
 mod call_cost;
@@ -74,6 +75,7 @@ mod cast_tensor;
 mod center_crop;
 mod check_size;
 mod checked_arithmetic;
+mod checked_sum;
 mod chunk;
 mod clamp;
 pub mod conformance;
@@ -120,8 +122,10 @@ mod text;
 mod text_functions;
 mod waiting;
 
+pub use accumulating::{aggregated_rows, for_each_value, replace_aggregates};
 pub use call_cost::{CallCost, CallCosts};
 pub use checked_arithmetic::checked_arithmetic;
+pub use checked_sum::checked_sum;
 pub use datafusion::scalar::ScalarValue;
 pub use descriptor::{
     ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, ParameterKind, Pixels, ReducedDecode, Rows,

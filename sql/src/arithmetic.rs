@@ -19,7 +19,7 @@ use datafusion::logical_expr::{Expr, LogicalPlan};
 use datafusion::optimizer::OptimizerConfig;
 use datafusion::optimizer::optimizer::{ApplyOrder, Optimizer, OptimizerRule};
 use datafusion::physical_expr::create_physical_expr;
-use forebay_operators::checked_arithmetic;
+use forebay_operators::{checked_arithmetic, checked_sum};
 
 /// The rules of the optimizer, for every session that runs pipelines: DataFusion's, after the one that checks
 /// arithmetic. Pass them to `SessionStateBuilder::with_optimizer_rules`.
@@ -49,7 +49,8 @@ impl OptimizerRule for CheckedArithmetic {
         let names = NamePreserver::new(&plan);
         let checked = |expr: Expr| {
             let name = names.save(&expr);
-            Ok(checked_arithmetic(expr, &schema)?.update_data(|expr| name.restore(expr)))
+            let checked = checked_arithmetic(expr, &schema)?.transform_data(|expr| checked_sum(expr, &schema))?;
+            Ok(checked.update_data(|expr| name.restore(expr)))
         };
         plan.map_expressions(|expr| match expr {
             // Its parts have names, and it must stay what it is.

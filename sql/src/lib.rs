@@ -70,7 +70,7 @@ pub use fitted_field::{FittedField, KeptName};
 pub use literals::expr_planner;
 pub use local_time::analyzer_rule;
 pub use parser::parse;
-pub use plan::{needs_all_rows, place_of_call, plan, plan_query};
+pub use plan::{needs_all_rows, place_of, plan, plan_query};
 pub use relations::relation_planner;
 pub use rows_node::RowsNode;
 pub use sample::SAMPLE;

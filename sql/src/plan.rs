@@ -37,10 +37,10 @@ pub async fn plan(pipeline: &PipelineDefinition, base: &Path, state: &SessionSta
     planned(Purpose::Feed, query, text, *place, base, state).await
 }
 
-/// The place of the first call of the function `name` in a pipeline's query.
-pub fn place_of_call(pipeline: &PipelineDefinition, name: &str) -> Option<Place> {
-    let PipelineDefinition { text, place, .. } = pipeline;
-    Tokens::of_part(text, *place).ok()?.next(*place, &[name])
+/// The place of the first occurrence of a word, such as the name of a function, in the text of a query that begins at
+/// `start`.
+pub fn place_of(word: &str, text: &str, start: Place) -> Option<Place> {
+    Tokens::of_part(text, start).ok()?.next(start, &[word])
 }
 
 /// Plans a query whose rows are computed once, from whole tables. Otherwise like [`plan()`].

@@ -14,7 +14,7 @@ mod tally;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, FieldRef};
-use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::common::tree_node::{Transformed, TransformedResult};
 use datafusion::common::{DFSchema, internal_err};
 use datafusion::error::Result;
 use datafusion::logical_expr::expr::{AggregateFunctionParams, WindowFunctionParams};
@@ -22,8 +22,9 @@ use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
 use datafusion::logical_expr::utils::{AggregateOrderSensitivity, format_state_name};
 use datafusion::logical_expr::{
     Accumulator, AggregateUDF, AggregateUDFImpl, Expr, ExprSchemable, GroupsAccumulator, LogicalPlan, ReversedUDAF,
-    Signature, Volatility, WindowFunctionDefinition,
+    Signature, Volatility,
 };
+use forebay_operators::replace_aggregates;
 
 use self::accumulators::{DistinctValues, Groups, OneGroup};
 use self::tally::{Function, Moments, Total};
@@ -40,37 +41,25 @@ pub(crate) fn order_free(plan: LogicalPlan) -> Result<LogicalPlan> {
             LogicalPlan::Window(window) => Arc::clone(window.input.schema()),
             _ => return Ok(Transformed::no(node)),
         };
-        node.map_expressions(|expr| expr.transform_up(|expr| replaced(expr, &input)))
+        node.map_expressions(|expr| {
+            replace_aggregates(expr, |called, arguments| replacement(called, arguments, &input))
+        })
     })
     .data()
 }
 
-fn replaced(mut expr: Expr, input: &DFSchema) -> Result<Transformed<Expr>> {
-    let (called, arguments) = match &expr {
-        Expr::AggregateFunction(call) => (&call.func, &call.params.args),
-        Expr::WindowFunction(call) => match &call.fun {
-            WindowFunctionDefinition::AggregateUDF(called) => (called, &call.params.args),
-            WindowFunctionDefinition::WindowUDF(_) => return Ok(Transformed::no(expr)),
-        },
-        _ => return Ok(Transformed::no(expr)),
-    };
-    let Some(function) = Function::ALL.into_iter().find(|function| function.replaced() == *called) else {
-        return Ok(Transformed::no(expr));
+fn replacement(called: &AggregateUDF, arguments: &[Expr], input: &DFSchema) -> Result<Option<AggregateUDF>> {
+    let Some(function) = Function::ALL.into_iter().find(|function| *function.replaced() == *called) else {
+        return Ok(None);
     };
     let types = arguments.iter().map(|argument| argument.get_type(input)).collect::<Result<Vec<_>>>()?;
     if called.return_type(&types)? != DataType::Float64 {
-        return Ok(Transformed::no(expr));
+        return Ok(None);
     }
     if types != [DataType::Float64] {
         return internal_err!("the arguments of {called} are not resolved: {types:?}");
     }
-    let function = Arc::new(AggregateUDF::from(OrderFree::new(function)));
-    match &mut expr {
-        Expr::AggregateFunction(call) => call.func = function,
-        Expr::WindowFunction(call) => call.fun = WindowFunctionDefinition::AggregateUDF(function),
-        _ => {}
-    }
-    Ok(Transformed::yes(expr))
+    Ok(Some(AggregateUDF::from(OrderFree::new(function))))
 }
 
 /// A function over an exact sum of floats.
@@ -163,9 +152,9 @@ mod tests {
     use datafusion::prelude::{DataFrame, SessionConfig, SessionContext};
 
     use super::super::exact_sum::tests::random;
-    use super::accumulators::for_each;
     use super::tally::Tally;
     use super::*;
+    use forebay_operators::for_each_value;
 
     fn unit(seed: u64, index: u64) -> f64 {
         (random(seed, index) >> 11) as f64 / (1_u64 << 53) as f64
@@ -376,8 +365,9 @@ mod tests {
         let got = run(&context, plan).await;
         let rows = rows();
         let (mut x, mut w) = (Total::default(), Moments::default());
-        for_each(rows.column_by_name("x").unwrap(), |value| _ = x.add(value));
-        for_each(rows.column_by_name("w").unwrap(), |value| _ = w.add(value));
+        let floats = |name| rows.column_by_name(name).unwrap().as_primitive::<Float64Type>();
+        for_each_value(floats("x"), |value| _ = x.add(value));
+        for_each_value(floats("w"), |value| _ = w.add(value));
         let expected = [
             x.result(Function::Sum),
             x.result(Function::Average),

@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::executor::Executor;
 
 /// Raise this when the same plan over the same files gives other rows, another order or other files.
-const STAGE_VERSION: u32 = 2;
+const STAGE_VERSION: u32 = 3;
 
 /// The format of the files that keep its rows.
 pub(super) const FORMAT: &str = "parquet";
@@ -97,9 +97,7 @@ impl TableStage {
             let error = Error::from(error);
             let hint = match error.message().contains("without ORDER BY") {
                 true => "name the order inside the call, as in `array_agg(x ORDER BY x)`",
-                false => {
-                    "a stage's rows must be the same whenever it runs; a query of its own may have it: `forebay sql`"
-                }
+                false => "a stage's rows must be the same whenever it runs; a bare query may call it: `forebay sql`",
             };
             Error::invalid(error.message()).with_hint(hint)
         })?;

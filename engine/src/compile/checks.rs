@@ -6,11 +6,13 @@
 
 use std::sync::Arc;
 
-use datafusion::common::DFSchema;
+use arrow::datatypes::{DataType, Field};
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::common::{DFSchema, DFSchemaRef};
+use datafusion::error::{DataFusionError, Result as PlanResult};
+use datafusion::execution::SessionState;
 use datafusion::logical_expr::{Expr, ExprSchemable, FetchType, LogicalPlan, SkipType, Volatility};
-
-use forebay_arrays::TensorType;
+use forebay_arrays::{TensorType, type_name};
 use forebay_sql::RowsNode;
 
 use super::{join, unnest};
@@ -132,6 +134,104 @@ fn impure(expr: &Expr) -> Option<Error> {
         Ok(if refusal.is_some() { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
     });
     walked.err().map(Error::from).or(refusal)
+}
+
+/// A query that cannot run.
+pub(crate) struct Unrunnable {
+    /// The word in the text that is the reason, such as the name of a function.
+    pub(crate) word: Option<String>,
+    pub(crate) error: Error,
+}
+
+impl From<DataFusionError> for Unrunnable {
+    fn from(error: DataFusionError) -> Self {
+        Self { word: None, error: error.into() }
+    }
+}
+
+/// Refuses a UNION of tensors of different types. DataFusion would describe the rows of all parts as those of the last.
+pub(crate) fn check_unions(plan: &LogicalPlan) -> Result<(), Unrunnable> {
+    let mut refusal = None;
+    plan.apply_with_subqueries(|node| {
+        if let LogicalPlan::Union(_) = node {
+            refusal = mixed_tensors(node)?;
+        }
+        Ok(if refusal.is_some() { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
+    })?;
+    refusal.map_or(Ok(()), |error| Err(Unrunnable { word: Some("UNION".to_owned()), error }))
+}
+
+fn mixed_tensors(union: &LogicalPlan) -> PlanResult<Option<Error>> {
+    let mut parts = Vec::new();
+    add_parts(union, &mut parts)?;
+    Ok((0..union.schema().fields().len()).find_map(|at| {
+        // A null has the type of the other parts.
+        let columns = parts.iter().map(|schema| schema.field(at)).filter(|field| *field.data_type() != DataType::Null);
+        let mut types = columns.map(|field| (tensor(field), type_name(field)));
+        let (first, shown) = types.next()?;
+        let (_, other) = types.find(|(tensor, _)| *tensor != first)?;
+        let name = union.schema().field(at).name();
+        let error = Error::invalid(match shown == other {
+            true => format!("UNION has different tensors in its column \"{name}\", which are all shown as {shown}"),
+            false => format!("UNION has {shown} and {other} in its column \"{name}\""),
+        });
+        Some(error.with_hint("make the tensors alike in each part, with resize, reshape or cast_tensor"))
+    }))
+}
+
+/// The columns of each part of a UNION. The plan of UNION BY NAME describes those of a part as those of the whole.
+fn add_parts(plan: &LogicalPlan, parts: &mut Vec<DFSchemaRef>) -> PlanResult<()> {
+    match plan {
+        LogicalPlan::Union(union) => union.inputs.iter().try_for_each(|input| add_parts(input, parts)),
+        part => {
+            parts.push(Arc::clone(part.clone().recompute_schema()?.schema()));
+            Ok(())
+        }
+    }
+}
+
+/// The tensor type of a field, without the names of its dimensions.
+fn tensor(field: &Field) -> Option<TensorType> {
+    let mut tensor = TensorType::of(field)?;
+    match &mut tensor {
+        TensorType::Fixed(tensor) => tensor.names = None,
+        TensorType::Variable(tensor) => tensor.names = None,
+    }
+    Some(tensor)
+}
+
+/// Refuses a plan with a subquery that refers to the outer query, if DataFusion cannot rewrite it as a join.
+pub(crate) fn check_subqueries(plan: &LogicalPlan, state: &SessionState) -> Result<(), Unrunnable> {
+    // The optimizer rewrites all others. Its errors are reported when the query runs.
+    if !has_correlated(plan)? || !state.optimize(plan).is_ok_and(|plan| has_correlated(&plan).unwrap_or(false)) {
+        return Ok(());
+    }
+    let error = Error::invalid("a subquery that refers to the outer query cannot be rewritten as a join").with_hint(
+        "compare the columns of both queries with `=` in its WHERE, and leave out LIMIT and UNION; or join and group: \
+         `SELECT a.id, count(b.x) FROM a LEFT JOIN b ON b.time < a.time GROUP BY a.id`",
+    );
+    Err(Unrunnable { word: None, error })
+}
+
+/// Whether an expression has a subquery that refers to columns of the outer query.
+fn has_correlated(plan: &LogicalPlan) -> PlanResult<bool> {
+    let is_correlated = |expr: &Expr| {
+        Ok(match expr {
+            Expr::ScalarSubquery(of) => !of.outer_ref_columns.is_empty(),
+            Expr::InSubquery(of) => !of.subquery.outer_ref_columns.is_empty(),
+            Expr::Exists(of) => !of.subquery.outer_ref_columns.is_empty(),
+            Expr::SetComparison(of) => !of.subquery.outer_ref_columns.is_empty(),
+            _ => false,
+        })
+    };
+    let mut found = false;
+    plan.apply_with_subqueries(|node| {
+        for expr in node.expressions() {
+            found = found || expr.exists(is_correlated)?;
+        }
+        Ok(if found { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
+    })?;
+    Ok(found)
 }
 
 /// DataFusion's CASE, COALESCE and similar functions return a tensor's values, but drop the metadata that marks a

@@ -25,6 +25,7 @@ use forebay_arrays::without_views;
 use forebay_operators::Determinism;
 use forebay_sql::{RowsNode, SAMPLE};
 
+use super::checks::Unrunnable;
 use super::hidden::FeedTable;
 use super::lift::{lifted, reads_draws};
 use super::unknown::unknown;
@@ -51,19 +52,6 @@ pub(crate) struct StagePlan {
     pub(crate) schema: SchemaRef,
     /// Whether its one row is a value in an expression.
     pub(crate) is_value: bool,
-}
-
-/// A stage that cannot run.
-pub(crate) struct Uncuttable {
-    /// The function whose call is the reason, if it is one.
-    pub(crate) call: Option<String>,
-    pub(crate) error: Error,
-}
-
-impl From<datafusion::error::DataFusionError> for Uncuttable {
-    fn from(error: datafusion::error::DataFusionError) -> Self {
-        Self { call: None, error: error.into() }
-    }
 }
 
 /// How joins run that a feed could look up.
@@ -95,7 +83,7 @@ impl Joins {
 }
 
 /// Cuts a [resolved](super::resolved) plan. A plan that a feed can run stays as it is.
-pub(crate) fn cut(plan: LogicalPlan, joins: Joins) -> Result<Cut, Uncuttable> {
+pub(crate) fn cut(plan: LogicalPlan, joins: Joins) -> Result<Cut, Unrunnable> {
     let mut stages = Vec::new();
     let has_join = plan.exists(|node| Ok(matches!(node, LogicalPlan::Join(_))))?;
     if checks::driving_table(&plan).is_ok() && (joins == Joins::LookUp || !has_join) {
@@ -405,7 +393,7 @@ fn plain(schema: &DFSchema) -> SchemaRef {
 }
 
 /// Refuses a stage whose rows would depend on more than its tables.
-fn check(stage: &StagePlan) -> Result<(), Uncuttable> {
+fn check(stage: &StagePlan) -> Result<(), Unrunnable> {
     let mut found = None;
     stage.plan.apply_with_subqueries(|node| {
         if let LogicalPlan::Extension(extension) = node
@@ -432,7 +420,7 @@ fn check(stage: &StagePlan) -> Result<(), Uncuttable> {
         }
         false => "write the rows to files first, with MATERIALIZE",
     });
-    Err(Uncuttable { call: Some(what.to_owned()), error })
+    Err(Unrunnable { word: Some(what.to_owned()), error })
 }
 
 /// The name of a function in `expr` that only a feed can call.

@@ -47,7 +47,8 @@ use datafusion::logical_expr::LogicalPlan;
 use forebay_protocol::CallOrder;
 use forebay_storage::Dataset;
 
-pub(crate) use cut::{Cut, Joins, StagePlan, Uncuttable, cut, tables};
+pub(crate) use checks::{Unrunnable, check_subqueries, check_unions};
+pub(crate) use cut::{Cut, Joins, StagePlan, cut, tables};
 pub(crate) use fitted::{PlanValue, fits, kept_name, with_fits};
 pub(crate) use hidden::FeedTable;
 pub(crate) use identity::{

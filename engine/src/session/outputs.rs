@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::datatypes::Schema;
+use forebay_arrays::type_name;
 use forebay_storage::Dataset;
 
 use crate::batch::Query;
-use crate::explain::type_name;
 use crate::pipeline::Pipeline;
 
 /// The result of a statement.

@@ -11,8 +11,9 @@ use super::Session;
 use super::catalog::reference;
 use super::statements::{Failure, Script};
 use crate::batch::{BatchTable, Query, check_fits, determined_fits, without_tables};
+use crate::compile;
 use crate::error::{Error, Result};
-use crate::pipeline::Refusal;
+use crate::pipeline::{Refusal, misplaced};
 
 impl Session {
     /// Checks a query over this session's tables. It runs when its rows are read. Errors show lines of the query.
@@ -57,8 +58,12 @@ impl Session {
         let plan = forebay_sql::plan_query(definition, &self.base, &state)
             .await
             .map_err(|error| Failure::Refused(Refusal::Placed(error)))?;
+        let failure = |reason| Failure::of(misplaced(&definition.text, definition.place, reason), definition.place);
+        compile::check_unions(&plan).map_err(failure)?;
         let plan = state.analyzer().execute_and_check(plan, state.config_options(), |_, _| {});
-        let plan = plan.and_then(determined_fits).map_err(|error| at(error.into()))?;
+        let plan = plan.map_err(|error| at(error.into()))?;
+        compile::check_subqueries(&plan, &state).map_err(failure)?;
+        let plan = determined_fits(plan).map_err(|error| at(error.into()))?;
         check_fits(&plan).map_err(at)?;
         Ok(Query::new(definition.text.clone(), plan, state, self.batch.clone(), Arc::clone(&self.executor)))
     }

@@ -172,10 +172,7 @@ impl Session {
 
     /// Compiles a definition. The error shows its place.
     pub(super) async fn compiled(&self, definition: &PipelineDefinition) -> Result<Pipeline, Failure> {
-        self.compile(definition).await.map_err(|refusal| match refusal {
-            Refusal::Whole(error) => Failure::At(definition.place, error),
-            placed @ Refusal::Placed(_) => Failure::Refused(placed),
-        })
+        self.compile(definition).await.map_err(|refusal| Failure::of(refusal, definition.place))
     }
 
     async fn create_pipeline(&self, definition: PipelineDefinition) -> Result<Output, Failure> {
@@ -242,6 +239,14 @@ pub(super) enum Failure {
 }
 
 impl Failure {
+    /// A refusal of what begins at `start`.
+    pub(super) fn of(refusal: Refusal, start: Place) -> Self {
+        match refusal {
+            Refusal::Whole(error) => Self::At(start, error),
+            placed @ Refusal::Placed(_) => Self::Refused(placed),
+        }
+    }
+
     /// The table without which a pipeline cannot be planned.
     fn missing_table(&self) -> Option<&str> {
         match self {

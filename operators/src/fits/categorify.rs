@@ -14,7 +14,7 @@ use datafusion::logical_expr::{Accumulator, AggregateUDF, AggregateUDFImpl, Sign
 use super::fit::{FIT_ON, Fit, KeptList};
 use super::{lists, literals};
 use crate::descriptor::{ConstantKind, Descriptor, Example, Parameter, TypeClass};
-use crate::table::entries::{ENTRIES_MAX, Entries, EntrySlot};
+use crate::table::entries::{ENTRIES_MAX, Entries, EntrySlot, READ_AHEAD};
 use crate::text::Texts;
 
 /// The name of the aggregate.
@@ -195,9 +195,13 @@ impl Values {
         }
         if self.are_integers {
             let integers = cast(values, &DataType::Int64)?;
-            for (row, integer) in integers.as_primitive::<Int64Type>().iter().enumerate() {
-                if let Some(integer) = integer {
-                    self.add(&integer.to_le_bytes(), count(row), || first(row));
+            let integers = integers.as_primitive::<Int64Type>();
+            for (at, near) in integers.values().chunks(READ_AHEAD).enumerate() {
+                self.entries.read_ahead(near);
+                for (row, integer) in (at * READ_AHEAD..).zip(near) {
+                    if integers.is_valid(row) {
+                        self.add(&integer.to_le_bytes(), count(row), || first(row));
+                    }
                 }
             }
             return Ok(());

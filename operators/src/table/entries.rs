@@ -3,6 +3,8 @@
 //! Categories are short. The table stores up to eight bytes in the slot itself and compares them as one number, so a
 //! lookup touches one cache line.
 
+use std::hint::black_box;
+
 use xxhash_rust::xxh3::xxh3_64;
 
 /// A hash table with open addressing and linear probing, at most three quarters full.
@@ -28,6 +30,8 @@ pub(crate) struct EntrySlot {
 const EMPTY: u32 = u32::MAX;
 const SHORT: usize = 8;
 const SLOTS_LEAST: usize = 64;
+/// Integers whose slots are [read ahead](Entries::read_ahead) together.
+pub(crate) const READ_AHEAD: usize = 64;
 
 /// The most texts of a table.
 pub(crate) const ENTRIES_MAX: usize = EMPTY as usize - 1;
@@ -35,10 +39,18 @@ pub(crate) const ENTRIES_MAX: usize = EMPTY as usize - 1;
 impl Entries {
     /// Makes an empty table with room for these texts.
     pub(crate) fn with_room_for(texts: &[&str]) -> Result<Self, String> {
-        if texts.len() > ENTRIES_MAX || texts.iter().any(|text| u32::try_from(text.len()).is_err()) {
-            return Err("has more than 2^32 - 2 entries, or one of 4 GiB".to_owned());
+        if texts.iter().any(|text| u32::try_from(text.len()).is_err()) {
+            return Err("has an entry of 4 GiB".to_owned());
         }
-        Ok(Self::with_slots((texts.len() * 4 / 3 + 2).next_power_of_two()))
+        Self::with_room(texts.len())
+    }
+
+    /// Makes an empty table with room for so many texts.
+    pub(crate) fn with_room(texts: usize) -> Result<Self, String> {
+        match texts > ENTRIES_MAX {
+            true => Err("has more than 2^32 - 2 entries".to_owned()),
+            false => Ok(Self::with_slots((texts * 4 / 3 + 2).next_power_of_two())),
+        }
     }
 
     /// Makes an empty table that grows.
@@ -63,6 +75,17 @@ impl Entries {
         let key = key(text);
         let (at, found) = self.find(text, key);
         found.unwrap_or_else(|| self.add_at(at, text, key))
+    }
+
+    /// Reads the slots at which the searches for these integers begin, each of which is a text of its eight bytes.
+    ///
+    /// A large table is not in the cache. The searches that follow would wait for one slot after the other. These reads
+    /// do not depend on each other, so the processor waits for many at a time.
+    #[inline]
+    pub(crate) fn read_ahead(&self, integers: &[i64]) {
+        let key = |integer: &i64| u64::from_le_bytes(integer.to_le_bytes());
+        let places = integers.iter().map(|integer| self.slots[self.first_slot(key(integer), SHORT)].place);
+        black_box(places.fold(0, |all, place| all ^ place));
     }
 
     fn add_at(&mut self, mut at: usize, text: &[u8], key: u64) -> u32 {

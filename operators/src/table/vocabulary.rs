@@ -1,22 +1,21 @@
 //! The entries of a vocabulary, by text or by integer.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
-
 use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Int64Type};
 use datafusion::common::Result;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::entries::Entries;
+use super::entries::{Entries, READ_AHEAD};
 use crate::text::Texts;
 
 /// The index of each entry, and of each integer that an entry spells.
 #[derive(Debug)]
 pub(crate) struct Vocabulary {
     texts: Entries,
-    integers: HashMap<i64, u32, BuildHasherDefault<Xxh3>>,
+    /// The integers, each as its eight bytes.
+    integers: Entries,
+    /// The index of each integer's entry. Empty if that is the one among the integers.
+    of_integers: Vec<u32>,
 }
 
 impl Vocabulary {
@@ -27,19 +26,22 @@ impl Vocabulary {
 
     /// A vocabulary of the values of a column, which is one of strings or of integers like `values`.
     pub(crate) fn of_values(values: &ArrayRef) -> std::result::Result<Self, String> {
+        let (mut texts, mut integers) = (Entries::new(), Entries::new());
         match values.as_primitive_opt::<Int64Type>() {
-            Some(integers) => {
-                let integers = integers.values().iter().copied().zip(0..).collect();
-                Ok(Self { texts: Entries::with_room_for(&[])?, integers })
+            Some(values) => {
+                integers = Entries::with_room(values.len())?;
+                for near in values.values().chunks(READ_AHEAD) {
+                    integers.read_ahead(near);
+                    near.iter().for_each(|integer| _ = integers.add(&integer.to_le_bytes()));
+                }
             }
             None => {
-                let mut texts = Entries::new();
                 for text in Texts::try_new(values).map_err(|error| error.to_string())?.iter().flatten() {
                     texts.add(text.as_bytes());
                 }
-                Ok(Self { texts, integers: HashMap::default() })
             }
         }
+        Ok(Self { texts, integers, of_integers: Vec::new() })
     }
 
     /// Maps each value of a column by the index of its entry. Results at null positions are arbitrary.
@@ -47,8 +49,17 @@ impl Vocabulary {
         if array.data_type().is_integer() {
             // The cast makes an unsigned integer beyond Int64 null, and null is no entry.
             let integers = cast(array, &DataType::Int64)?;
-            let integers = integers.as_primitive::<Int64Type>().iter();
-            return Ok(integers.map(|n| place(n.and_then(|n| self.integers.get(&n).copied()))).collect());
+            let integers = integers.as_primitive::<Int64Type>();
+            let mut places = Vec::with_capacity(integers.len());
+            for near in integers.values().chunks(READ_AHEAD) {
+                self.integers.read_ahead(near);
+                places.extend(near.iter().map(|integer| place(self.place_of(*integer))));
+            }
+            if integers.null_count() > array.null_count() {
+                let beyond = (0..array.len()).filter(|row| integers.is_null(*row));
+                beyond.for_each(|row| places[row] = place(None));
+            }
+            return Ok(places);
         }
         if let Some(texts) = array.as_string_opt::<i32>() {
             let bytes = texts.value_data();
@@ -63,35 +74,26 @@ impl Vocabulary {
         Ok(texts.iter().map(|text| place(text.and_then(|text| self.texts.get(text.as_bytes())))).collect())
     }
 
+    /// The index of the entry that is this integer.
+    #[inline]
+    fn place_of(&self, integer: i64) -> Option<u32> {
+        let at = self.integers.get(&integer.to_le_bytes())?;
+        Some(if self.of_integers.is_empty() { at } else { self.of_integers[at as usize] })
+    }
+
     pub(crate) fn new<'a>(entries: impl Iterator<Item = &'a str>) -> std::result::Result<Self, String> {
         let entries: Vec<&str> = entries.collect();
-        let mut vocabulary = Self { texts: Entries::with_room_for(&entries)?, integers: HashMap::default() };
+        let (mut texts, mut integers, mut of_integers) =
+            (Entries::with_room_for(&entries)?, Entries::new(), Vec::new());
         for (place, entry) in (0..).zip(entries) {
-            if !vocabulary.texts.insert(entry.as_bytes()) {
+            if !texts.insert(entry.as_bytes()) {
                 return Err(format!("has the entry {entry:?} twice"));
             }
             if let Some(integer) = entry.parse().ok().filter(|integer: &i64| integer.to_string() == entry) {
-                vocabulary.integers.insert(integer, place);
+                integers.add(&integer.to_le_bytes());
+                of_integers.push(place);
             }
         }
-        Ok(vocabulary)
-    }
-}
-
-/// A hasher for integers. The standard one resists attackers that choose the keys, at five times the cost. Here the
-/// vocabulary is given.
-#[derive(Debug, Default)]
-struct Xxh3(u64);
-
-impl Hasher for Xxh3 {
-    fn write(&mut self, bytes: &[u8]) {
-        self.0 = xxh3_64_with_seed(bytes, self.0);
-    }
-
-    /// Ignores the mark at the end of a string. A key has only one part.
-    fn write_u8(&mut self, _: u8) {}
-
-    fn finish(&self) -> u64 {
-        self.0
+        Ok(Self { texts, integers, of_integers })
     }
 }

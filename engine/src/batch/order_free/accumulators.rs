@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, BooleanArray, Float64Array, LargeBinaryArray, LargeBinaryBuilder, UInt64Array,
-    new_null_array,
+    ArrayRef, AsArray, BooleanArray, Float64Array, LargeBinaryArray, LargeBinaryBuilder, UInt64Array, new_null_array,
 };
-use arrow::buffer::NullBuffer;
 use arrow::datatypes::{DataType, Float64Type, UInt64Type};
 use datafusion::common::utils::SingleRowListArrayBuilder;
 use datafusion::common::{HashMap, ScalarValue, internal_datafusion_err, internal_err};
 use datafusion::error::Result;
 use datafusion::logical_expr::{Accumulator, EmitTo, GroupsAccumulator};
+
+use forebay_operators::{aggregated_rows, for_each_value};
 
 use super::tally::{Function, Tally};
 use crate::batch::exact_sum::NAN;
@@ -31,12 +31,12 @@ impl<T: Tally> OneGroup<T> {
 
 impl<T: Tally> Accumulator for OneGroup<T> {
     fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
-        for_each(&values[0], |value| _ = self.tally.add(value));
+        for_each_value(values[0].as_primitive::<Float64Type>(), |value| _ = self.tally.add(value));
         Ok(())
     }
 
     fn retract_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
-        for_each(&values[0], |value| _ = self.tally.remove(value));
+        for_each_value(values[0].as_primitive::<Float64Type>(), |value| _ = self.tally.remove(value));
         Ok(())
     }
 
@@ -116,12 +116,12 @@ impl<T: Tally> DistinctValues<T> {
 
 impl<T: Tally> Accumulator for DistinctValues<T> {
     fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
-        for_each(&values[0], |value| self.add(value));
+        for_each_value(values[0].as_primitive::<Float64Type>(), |value| self.add(value));
         Ok(())
     }
 
     fn retract_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
-        for_each(&values[0], |value| self.remove(value));
+        for_each_value(values[0].as_primitive::<Float64Type>(), |value| self.remove(value));
         Ok(())
     }
 
@@ -131,7 +131,7 @@ impl<T: Tally> Accumulator for DistinctValues<T> {
 
     fn merge_batch(&mut self, states: &[ArrayRef]) -> Result<()> {
         for values in states[0].as_list::<i32>().iter().flatten() {
-            for_each(&values, |value| self.add(value));
+            for_each_value(values.as_primitive::<Float64Type>(), |value| self.add(value));
         }
         Ok(())
     }
@@ -183,7 +183,7 @@ impl<T: Tally> GroupsAccumulator for Groups<T> {
         let values = values[0].as_primitive::<Float64Type>();
         self.tallies.resize_with(total_num_groups, T::default);
         let mut bytes = 0;
-        match filtered(values, opt_filter) {
+        match aggregated_rows(values, opt_filter) {
             None => {
                 for (group, value) in group_indices.iter().zip(values.values()) {
                     bytes += self.tallies[*group].add(*value);
@@ -220,7 +220,7 @@ impl<T: Tally> GroupsAccumulator for Groups<T> {
 
     fn convert_to_state(&self, values: &[ArrayRef], opt_filter: Option<&BooleanArray>) -> Result<Vec<ArrayRef>> {
         let values = values[0].as_primitive::<Float64Type>();
-        let nulls = filtered(values, opt_filter);
+        let nulls = aggregated_rows(values, opt_filter);
         let count = |row| u64::from(nulls.as_ref().is_none_or(|nulls| nulls.is_valid(row)));
         let counts = UInt64Array::from_iter_values((0..values.len()).map(count));
         let sums = new_null_array(&DataType::LargeBinary, values.len());
@@ -281,24 +281,6 @@ impl<'a> Parts<'a> {
             }
         }
         vec![Arc::new(counts), Arc::new(values), Arc::new(sums.finish())]
-    }
-}
-
-/// The rows that have a value and pass the filter, or `None` for all.
-fn filtered(values: &Float64Array, filter: Option<&BooleanArray>) -> Option<NullBuffer> {
-    let passed = filter.map(|filter| match filter.nulls() {
-        Some(nulls) => NullBuffer::new(filter.values() & nulls.inner()),
-        None => NullBuffer::new(filter.values().clone()),
-    });
-    NullBuffer::union(values.nulls(), passed.as_ref())
-}
-
-/// Calls a function with each value that is not null.
-pub(super) fn for_each(values: &ArrayRef, mut call: impl FnMut(f64)) {
-    let values = values.as_primitive::<Float64Type>();
-    match values.nulls() {
-        None => values.values().iter().for_each(|value| call(*value)),
-        Some(nulls) => nulls.valid_indices().for_each(|row| call(values.value(row))),
     }
 }
 

@@ -282,5 +282,22 @@ pub(super) fn add_place(order: &mut Vec<SortExpr>, equal: &[Expr], place: &[Key]
 }
 
 fn dependent<T>(name: &str) -> Result<T> {
-    plan_err!("{name}() depends on the order in which rows arrive")
+    let dependent = format!("{name}() depends on the order in which rows arrive");
+    match instead(name) {
+        Some(instead) => plan_err!("{dependent}: write `{instead}`"),
+        None => plan_err!("{dependent}"),
+    }
+}
+
+/// An expression that computes the same, or what is approximated, in every order. `x` and `y` are DOUBLE, and not null.
+pub(super) fn instead(name: &str) -> Option<&'static str> {
+    Some(match name {
+        "any_value" => "min(x)",
+        "approx_median" => "median(x)",
+        "approx_percentile_cont" => "percentile_cont(0.9) WITHIN GROUP (ORDER BY x)",
+        "corr" => "(avg(x * y) - avg(x) * avg(y)) / nullif(stddev_pop(x) * stddev_pop(y), 0)",
+        "covar_pop" => "avg(x * y) - avg(x) * avg(y)",
+        "covar_samp" => "(sum(x * y) - sum(x) * avg(y)) / nullif(count(*) - 1, 0)",
+        _ => return None,
+    })
 }

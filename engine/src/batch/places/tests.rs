@@ -2,9 +2,9 @@
 
 use std::cmp::Reverse;
 
-use arrow::array::{ArrayRef, AsArray, Float64Array, Int64Array, ListArray, RecordBatch, StringArray};
+use arrow::array::{Array, ArrayRef, AsArray, Float64Array, Int64Array, ListArray, RecordBatch, StringArray};
 use arrow::compute::concat_batches;
-use arrow::datatypes::Int64Type;
+use arrow::datatypes::{Float64Type, Int64Type};
 use arrow::row::OwnedRow;
 use datafusion::common::TableReference;
 use datafusion::execution::{SessionStateBuilder, TaskContext};
@@ -14,7 +14,7 @@ use datafusion::prelude::SessionContext;
 use forebay_storage::Dataset;
 use futures::TryStreamExt;
 
-use super::calls::{Class, class};
+use super::calls::{Class, class, instead};
 use super::*;
 use crate::batch::without_tables;
 use crate::planner::planner;
@@ -288,9 +288,41 @@ async fn functions_that_depend_on_the_order_of_arrival_are_refused() {
         let error = in_order(planned(&session, query).await).expect_err(query).to_string();
         assert!(error.contains("depends on the order in which rows arrive"), "{query}: {error}");
     }
+    let error = in_order(planned(&session, "SELECT approx_median(x) FROM t").await).unwrap_err().to_string();
+    assert!(error.ends_with("arrive: write `median(x)`"), "{error}");
     let recursive = "WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 3) SELECT i FROM n";
     let error = in_order(planned(&session, recursive).await).expect_err(recursive).to_string();
     assert!(error.contains("have no order"), "{error}");
+}
+
+#[tokio::test]
+async fn refusals_name_what_computes_the_same() {
+    let session = session(SETTINGS[0]);
+    // How far the results may be apart.
+    for (refused, call, apart) in [
+        ("approx_median", "approx_median(x)", 1.0),
+        ("approx_percentile_cont", "approx_percentile_cont(0.9) WITHIN GROUP (ORDER BY x)", 1.0),
+        ("corr", "corr(x, y)", 1e-9),
+        ("covar_pop", "covar_pop(x, y)", 1e-9),
+        ("covar_samp", "covar_samp(x, y)", 1e-9),
+    ] {
+        // All rows, one row, and a constant.
+        for y in ["CAST(id * id % 7 AS DOUBLE) AS y FROM t", "2e0 AS y FROM t WHERE id = 1", "2e0 AS y FROM t"] {
+            let query = |call: &str| format!("SELECT {call} FROM (SELECT CAST(id AS DOUBLE) AS x, {y})");
+            let expected = run(&session, &planned(&session, &query(call)).await).await.unwrap();
+            let got = ordered(&session, &query(instead(refused).unwrap())).await;
+            let number = |rows: &RecordBatch| {
+                let column = rows.column(0).as_primitive::<Float64Type>();
+                column.is_valid(0).then(|| column.value(0))
+            };
+            match (number(&got), number(&expected)) {
+                (Some(got), Some(expected)) => {
+                    assert!((got - expected).abs() < apart, "{call}: {got}, {expected}, {y}")
+                }
+                (got, expected) => assert_eq!(got, expected, "{call}, {y}"),
+            }
+        }
+    }
 }
 
 /// A new aggregate is refused until it has a class.
