@@ -339,8 +339,8 @@ impl<T: Integer> GroupsAccumulator for Groups<T> {
     }
 }
 
-/// The column that other accumulators add sums from. All sums have its 38 digits: those of 2^62 rows of 64 bits are less
-/// than 2^126, which is less than 10^38.
+/// The column that other accumulators add sums from. No sum has more than its 38 digits: those of 2^62 rows of 64 bits
+/// are less than 2^126, which is less than 10^38.
 fn state(sums: Vec<i128>, nulls: Option<NullBuffer>) -> Result<Vec<ArrayRef>> {
     let sums = Decimal128Array::new(sums.into(), nulls).with_precision_and_scale(DECIMAL128_MAX_PRECISION, 0)?;
     Ok(vec![Arc::new(sums)])

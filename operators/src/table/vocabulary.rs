@@ -97,3 +97,37 @@ impl Vocabulary {
         Ok(Self { texts, integers, of_integers })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::{Int64Array, UInt64Array};
+
+    use super::*;
+
+    #[test]
+    fn integers_are_found_in_lists_of_texts_and_of_integers() {
+        let numbers: Vec<i64> = (0..500).map(|n| n * n * 7919 % 10_007 - 5000).collect();
+        let texts: Vec<String> =
+            (0..500).map(|n| if n % 3 == 0 { format!("x{n}") } else { numbers[n].to_string() }).collect();
+        let of_texts = Vocabulary::new(texts.iter().map(String::as_str)).unwrap();
+        let list: ArrayRef = Arc::new(Int64Array::from(numbers.clone()));
+        let of_integers = Vocabulary::of_values(&list).unwrap();
+        let place = |place: Option<u32>| place.map_or(-1, i64::from);
+        let rows: Vec<i64> = (-6000..6000).collect();
+        let expected = |list: &dyn Fn(usize) -> Option<i64>| -> Vec<i64> {
+            rows.iter().map(|n| (0..500).find(|at| list(*at) == Some(*n)).map_or(-1, |at| at as i64)).collect()
+        };
+        let array: ArrayRef = Arc::new(Int64Array::from(rows.clone()));
+        assert_eq!(of_texts.places(&array, place).unwrap(), expected(&|at| texts[at].parse().ok()));
+        assert_eq!(of_integers.places(&array, place).unwrap(), expected(&|at| Some(numbers[at])));
+        // Beyond Int64, integers are no entries.
+        let numbers: Vec<u64> = numbers.iter().map(|n| n.cast_unsigned()).collect();
+        let beyond: ArrayRef = Arc::new(UInt64Array::from(numbers.clone()));
+        let places = of_integers.places(&beyond, place).unwrap();
+        for (at, n) in numbers.iter().enumerate() {
+            assert_eq!(places[at], if i64::try_from(*n).is_ok() { at as i64 } else { -1 });
+        }
+    }
+}
