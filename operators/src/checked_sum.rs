@@ -57,8 +57,8 @@ impl CheckedSum {
 }
 
 impl AggregateUDFImpl for CheckedSum {
-    /// The name by which the optimizer knows that it may add sums of parts. So it can group by the values of
-    /// `count(DISTINCT x)` first, in a query with sums.
+    /// The name by which the optimizer knows that it may add sums of parts: it groups by the values of
+    /// `count(DISTINCT x)` first, in a query that sums too. Then a part that does not fit is an error as well.
     fn name(&self) -> &str {
         "sum"
     }

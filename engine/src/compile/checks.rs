@@ -6,12 +6,12 @@
 
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, Field};
-use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
-use datafusion::common::{DFSchema, DFSchemaRef};
+use arrow::datatypes::{DataType, Field, FieldRef};
+use datafusion::common::DFSchema;
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::error::{DataFusionError, Result as PlanResult};
 use datafusion::execution::SessionState;
-use datafusion::logical_expr::{Expr, ExprSchemable, FetchType, LogicalPlan, SkipType, Volatility};
+use datafusion::logical_expr::{Expr, ExprSchemable, FetchType, LogicalPlan, SkipType, Union, Volatility};
 use forebay_arrays::{TensorType, type_name};
 use forebay_sql::RowsNode;
 
@@ -151,43 +151,47 @@ impl From<DataFusionError> for Unrunnable {
 
 /// Refuses a UNION of tensors of different types. DataFusion would describe the rows of all parts as those of the last.
 pub(crate) fn check_unions(plan: &LogicalPlan) -> Result<(), Unrunnable> {
-    let mut refusal = None;
-    plan.apply_with_subqueries(|node| {
-        if let LogicalPlan::Union(_) = node {
-            refusal = mixed_tensors(node)?;
-        }
-        Ok(if refusal.is_some() { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
-    })?;
-    refusal.map_or(Ok(()), |error| Err(Unrunnable { word: Some("UNION".to_owned()), error }))
-}
-
-fn mixed_tensors(union: &LogicalPlan) -> PlanResult<Option<Error>> {
-    let mut parts = Vec::new();
-    add_parts(union, &mut parts)?;
-    Ok((0..union.schema().fields().len()).find_map(|at| {
-        // A null has the type of the other parts.
-        let columns = parts.iter().map(|schema| schema.field(at)).filter(|field| *field.data_type() != DataType::Null);
-        let mut types = columns.map(|field| (tensor(field), type_name(field)));
-        let (first, shown) = types.next()?;
-        let (_, other) = types.find(|(tensor, _)| *tensor != first)?;
-        let name = union.schema().field(at).name();
-        let error = Error::invalid(match shown == other {
-            true => format!("UNION has different tensors in its column \"{name}\", which are all shown as {shown}"),
-            false => format!("UNION has {shown} and {other} in its column \"{name}\""),
-        });
-        Some(error.with_hint("make the tensors alike in each part, with resize, reshape or cast_tensor"))
-    }))
-}
-
-/// The columns of each part of a UNION. The plan of UNION BY NAME describes those of a part as those of the whole.
-fn add_parts(plan: &LogicalPlan, parts: &mut Vec<DFSchemaRef>) -> PlanResult<()> {
-    match plan {
-        LogicalPlan::Union(union) => union.inputs.iter().try_for_each(|input| add_parts(input, parts)),
-        part => {
-            parts.push(Arc::clone(part.clone().recompute_schema()?.schema()));
-            Ok(())
-        }
+    if !plan.exists(|node| Ok(matches!(node, LogicalPlan::Union(_))))? {
+        return Ok(());
     }
+    // Until types are resolved, a UNION has those of its first part, which may be a null, and UNION BY NAME describes
+    // the columns of a part as those of the whole. So the types are found again, from the tables upwards.
+    let mut refusal = None;
+    let typed = plan.clone().transform_up_with_subqueries(|node| match node {
+        LogicalPlan::Union(union) => {
+            let (schema, mixed) = columns_of_union(&union)?;
+            refusal = refusal.take().or(mixed);
+            Ok(Transformed::yes(LogicalPlan::Union(Union { schema: Arc::new(schema), ..union })))
+        }
+        other => Ok(Transformed::yes(other.recompute_schema()?)),
+    });
+    match (typed, refusal) {
+        (_, Some(error)) => Err(Unrunnable { word: Some("UNION".to_owned()), error }),
+        (typed, None) => Ok(typed.map(|_| ())?),
+    }
+}
+
+/// The columns of a UNION, each as that of the first part that is more than a null, and the reason why it cannot run.
+fn columns_of_union(union: &Union) -> PlanResult<(DFSchema, Option<Error>)> {
+    let mut refusal = None;
+    let mut columns = Vec::new();
+    for (at, (table, described)) in union.schema.iter().enumerate() {
+        let mut parts = union.inputs.iter().map(|input| input.schema().field(at));
+        let first = parts.find(|field| *field.data_type() != DataType::Null);
+        let first = first.map_or_else(|| Arc::clone(described), Arc::clone);
+        let differs = |other: &&FieldRef| *other.data_type() != DataType::Null && tensor(other) != tensor(&first);
+        if let (None, Some(other)) = (&refusal, parts.find(differs)) {
+            let (name, shown, other) = (described.name(), type_name(&first), type_name(other));
+            let error = Error::invalid(match shown == other {
+                true => format!("UNION has different tensors in its column \"{name}\", which are all shown as {shown}"),
+                false => format!("UNION has {shown} and {other} in its column \"{name}\""),
+            });
+            let hint = "make the tensors alike in each part, with resize, reshape or cast_tensor";
+            refusal = Some(error.with_hint(hint));
+        }
+        columns.push((table.cloned(), Arc::new(first.as_ref().clone().with_name(described.name()))));
+    }
+    Ok((DFSchema::new_with_metadata(columns, union.schema.metadata().clone())?, refusal))
 }
 
 /// The tensor type of a field, without the names of its dimensions.

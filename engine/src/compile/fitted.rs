@@ -9,13 +9,14 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray, StructArray};
 use arrow::datatypes::{DataType, Field};
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::error::Result as PlanResult;
+use datafusion::error::{DataFusionError, Result as PlanResult};
 use datafusion::logical_expr::expr::{Exists, InSubquery, ScalarFunction, SetComparison};
 use datafusion::logical_expr::{Expr, LogicalPlan};
 use datafusion::scalar::ScalarValue;
 use forebay_operators::fits::FittedList;
 use forebay_sql::FittedField;
 
+use super::unknown::field_of_unknown;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The value of a stage or a subquery, as plans have it.
@@ -76,17 +77,26 @@ pub(crate) fn kept_name(data_type: &DataType) -> Option<String> {
     fields.iter().find_map(|field| Some(FittedField::parse(field.name())?.kept?.name))
 }
 
-/// The constant that a call takes from a fitted value, if it is known. Otherwise the expression itself.
+/// The constant that a call takes from a fitted value, if it is known, or that is not known yet. Otherwise the
+/// expression itself.
 pub(super) fn with_constant(expr: Expr) -> PlanResult<Transformed<Expr>> {
     let Expr::ScalarFunction(ScalarFunction { args, .. }) = &expr else { return Ok(Transformed::no(expr)) };
-    let [Expr::Literal(ScalarValue::Struct(value), _), Expr::Literal(name, _)] = &args[..] else {
+    let [value, Expr::Literal(name, _)] = &args[..] else { return Ok(Transformed::no(expr)) };
+    let Some(name) = name.try_as_str().flatten().filter(|name| FittedField::is_name(name)) else {
         return Ok(Transformed::no(expr));
     };
-    let field = name.try_as_str().flatten().filter(|name| FittedField::is_name(name));
-    match field.and_then(|field| value.column_by_name(field)).filter(|_| value.is_valid(0)) {
-        Some(column) => Ok(Transformed::yes(Expr::Literal(ScalarValue::try_from_array(column, 0)?, None))),
-        None => Ok(Transformed::no(expr)),
-    }
+    let constant = match value {
+        Expr::Literal(ScalarValue::Struct(value), _) => value
+            .column_by_name(name)
+            .filter(|_| value.is_valid(0))
+            .map(|column| Ok::<_, DataFusionError>(Expr::Literal(ScalarValue::try_from_array(column, 0)?, None)))
+            .transpose()?,
+        value => field_of_unknown(value, name),
+    };
+    Ok(match constant {
+        Some(constant) => Transformed::yes(constant),
+        None => Transformed::no(expr),
+    })
 }
 
 /// The subqueries of a plan whose rows are fitted values, without those within others of them.

@@ -13,7 +13,9 @@ pub(crate) struct Entries {
     slots: Vec<EntrySlot>,
     /// The right shift from a product to a slot number.
     shift: u32,
-    /// The long texts, concatenated, and the start of each text by index.
+    /// The number of texts.
+    len: usize,
+    /// The long texts, concatenated, and their starts by index, up to the last long one.
     long: Vec<u8>,
     starts: Vec<usize>,
 }
@@ -40,7 +42,7 @@ impl Entries {
     /// Makes an empty table with room for these texts.
     pub(crate) fn with_room_for(texts: &[&str]) -> Result<Self, String> {
         if texts.iter().any(|text| u32::try_from(text.len()).is_err()) {
-            return Err("has an entry of 4 GiB".to_owned());
+            return Err("has an entry of 4 GiB or more".to_owned());
         }
         Self::with_room(texts.len())
     }
@@ -60,7 +62,7 @@ impl Entries {
 
     fn with_slots(slots: usize) -> Self {
         let slots = vec![EntrySlot { key: 0, len: 0, place: EMPTY }; slots];
-        Self { shift: 64 - slots.len().trailing_zeros(), slots, long: Vec::new(), starts: Vec::new() }
+        Self { shift: 64 - slots.len().trailing_zeros(), slots, len: 0, long: Vec::new(), starts: Vec::new() }
     }
 
     /// Adds a text with the next index. Returns `false` if the table has it already.
@@ -93,13 +95,15 @@ impl Entries {
             self.grow();
             at = self.find(text, key).0;
         }
-        let place = self.starts.len() as u32;
-        self.slots[at] = EntrySlot { key, len: text.len() as u32, place };
-        self.starts.push(self.long.len());
+        let place = self.len;
+        self.slots[at] = EntrySlot { key, len: text.len() as u32, place: place as u32 };
+        self.len += 1;
         if text.len() > SHORT {
+            self.starts.resize(place, 0);
+            self.starts.push(self.long.len());
             self.long.extend_from_slice(text);
         }
-        place
+        place as u32
     }
 
     fn grow(&mut self) {
@@ -125,7 +129,7 @@ impl Entries {
 
     /// Returns the number of texts.
     pub(crate) fn len(&self) -> usize {
-        self.starts.len()
+        self.len
     }
 
     /// Returns the index of a text.

@@ -14,7 +14,7 @@ pub(crate) struct Vocabulary {
     texts: Entries,
     /// The integers, each as its eight bytes.
     integers: Entries,
-    /// The index of each integer's entry. Empty if that is the one among the integers.
+    /// The index of each integer's entry. Empty if all entries are integers, whose indices are those in `integers`.
     of_integers: Vec<u32>,
 }
 
@@ -108,26 +108,27 @@ mod tests {
 
     #[test]
     fn integers_are_found_in_lists_of_texts_and_of_integers() {
-        let numbers: Vec<i64> = (0..500).map(|n| n * n * 7919 % 10_007 - 5000).collect();
+        let numbers: Vec<i64> = (0..500).map(|n| n * n * 7919 % 10_007 - 7919).collect();
         let texts: Vec<String> =
             (0..500).map(|n| if n % 3 == 0 { format!("x{n}") } else { numbers[n].to_string() }).collect();
         let of_texts = Vocabulary::new(texts.iter().map(String::as_str)).unwrap();
         let list: ArrayRef = Arc::new(Int64Array::from(numbers.clone()));
         let of_integers = Vocabulary::of_values(&list).unwrap();
         let place = |place: Option<u32>| place.map_or(-1, i64::from);
-        let rows: Vec<i64> = (-6000..6000).collect();
+        let rows: Vec<i64> = (-9000..6000).collect();
         let expected = |list: &dyn Fn(usize) -> Option<i64>| -> Vec<i64> {
             rows.iter().map(|n| (0..500).find(|at| list(*at) == Some(*n)).map_or(-1, |at| at as i64)).collect()
         };
         let array: ArrayRef = Arc::new(Int64Array::from(rows.clone()));
         assert_eq!(of_texts.places(&array, place).unwrap(), expected(&|at| texts[at].parse().ok()));
         assert_eq!(of_integers.places(&array, place).unwrap(), expected(&|at| Some(numbers[at])));
-        // Beyond Int64, integers are no entries.
-        let numbers: Vec<u64> = numbers.iter().map(|n| n.cast_unsigned()).collect();
-        let beyond: ArrayRef = Arc::new(UInt64Array::from(numbers.clone()));
-        let places = of_integers.places(&beyond, place).unwrap();
-        for (at, n) in numbers.iter().enumerate() {
-            assert_eq!(places[at], if i64::try_from(*n).is_ok() { at as i64 } else { -1 });
+        // Beyond Int64, integers are no entries. They become 0 in the cast, and 0 is an entry.
+        assert!(numbers.contains(&0) && numbers.iter().any(|n| *n < 0));
+        let beyond = |at: usize| (at % 5 != 0).then(|| numbers[at].cast_unsigned());
+        let array: ArrayRef = Arc::new(UInt64Array::from_iter((0..500).map(beyond)));
+        let places = of_integers.places(&array, place).unwrap();
+        for at in (0..500).filter(|at| array.is_valid(*at)) {
+            assert_eq!(places[at], if numbers[at] < 0 { -1 } else { at as i64 });
         }
     }
 }

@@ -284,12 +284,15 @@ pub(super) fn add_place(order: &mut Vec<SortExpr>, equal: &[Expr], place: &[Key]
 fn dependent<T>(name: &str) -> Result<T> {
     let dependent = format!("{name}() depends on the order in which rows arrive");
     match instead(name) {
+        Some(instead) if instead.contains('y') => {
+            plan_err!("{dependent}: write `{instead}`, of DOUBLE columns without nulls")
+        }
         Some(instead) => plan_err!("{dependent}: write `{instead}`"),
         None => plan_err!("{dependent}"),
     }
 }
 
-/// An expression that computes the same, or what is approximated, in every order. `x` and `y` are DOUBLE, and not null.
+/// An expression that computes about the same in every order.
 pub(super) fn instead(name: &str) -> Option<&'static str> {
     Some(match name {
         "any_value" => "min(x)",
