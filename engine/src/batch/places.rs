@@ -405,7 +405,7 @@ impl Places {
             for (at, (key, data_type)) in shared.iter().enumerate() {
                 let expr = match held.iter().find(|(_, of)| *of == at) {
                     Some((column, _)) => branch::column(Expr::Column(column.clone())),
-                    None => branch::null(data_type)?,
+                    None => branch::null(data_type, at)?,
                 };
                 exprs.push(expr.alias(&key.column.name));
             }

@@ -13,29 +13,31 @@ use datafusion::logical_expr::{
 
 /// The number of a branch as an expression, which may be null as far as DataFusion knows.
 pub(super) fn number(of: usize) -> Expr {
-    constant(ScalarValue::UInt64(Some(of as u64)))
+    constant(ScalarValue::UInt64(Some(of as u64)), 0)
 }
 
-/// A null of this type as an expression.
-pub(super) fn null(data_type: &DataType) -> Result<Expr> {
-    Ok(constant(ScalarValue::try_new_null(data_type)?))
+/// A null of this type for the column with this number, as an expression.
+pub(super) fn null(data_type: &DataType, column: usize) -> Result<Expr> {
+    Ok(constant(ScalarValue::try_new_null(data_type)?, column))
 }
 
 /// The values of a column, as an expression that DataFusion does not know to be that column.
 pub(super) fn column(of: Expr) -> Expr {
-    ScalarUDF::new_from_impl(OfBranch { value: None, signature: Signature::any(1, Volatility::Volatile) })
+    ScalarUDF::new_from_impl(OfBranch { value: None, column: 0, signature: Signature::any(1, Volatility::Volatile) })
         .call(vec![of])
 }
 
-fn constant(value: ScalarValue) -> Expr {
+fn constant(value: ScalarValue, column: usize) -> Expr {
     let signature = Signature::nullary(Volatility::Volatile);
-    ScalarUDF::new_from_impl(OfBranch { value: Some(value), signature }).call(Vec::new())
+    ScalarUDF::new_from_impl(OfBranch { value: Some(value), column, signature }).call(Vec::new())
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct OfBranch {
     /// `None` for the argument.
     value: Option<ScalarValue>,
+    /// DataFusion takes columns of the same expression as equal, and leaves all but one of them out of orders.
+    column: usize,
     signature: Signature,
 }
 

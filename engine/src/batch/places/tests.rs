@@ -80,6 +80,9 @@ const CHOSEN: &[&str] = &[
     "SELECT a FROM (SELECT a, id FROM t ORDER BY b DESC) WHERE id % 2 = 0 LIMIT 9",
     "(SELECT id FROM t ORDER BY b LIMIT 3) UNION ALL (SELECT id FROM u ORDER BY c LIMIT 4)",
     "SELECT t.id, u.id FROM t JOIN u ON t.a = u.a LIMIT 11",
+    // Each part has nulls in several columns of one type for the places of the other.
+    "SELECT p.id FROM (SELECT id, a FROM t ORDER BY a DESC, id DESC LIMIT 9) p JOIN u ON p.a = u.a UNION ALL \
+     SELECT y.id FROM (SELECT b FROM t GROUP BY b) x JOIN t y ON x.b = y.b JOIN u z ON y.a = z.a",
     "SELECT a, count(*) AS n FROM t GROUP BY a ORDER BY n LIMIT 2",
     "SELECT DISTINCT ON (a) a, id FROM t ORDER BY a DESC, b",
     "SELECT DISTINCT ON (b) id FROM t",
