@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(of_integers.places(&array, place).unwrap(), expected(&|at| Some(numbers[at])));
         // Beyond Int64, integers are no entries. They become 0 in the cast, and 0 is an entry.
         assert!(numbers.contains(&0) && numbers.iter().any(|n| *n < 0));
-        let beyond = |at: usize| (at % 5 != 0).then(|| numbers[at].cast_unsigned());
+        let beyond = |at: usize| (!at.is_multiple_of(5)).then(|| numbers[at].cast_unsigned());
         let array: ArrayRef = Arc::new(UInt64Array::from_iter((0..500).map(beyond)));
         let places = of_integers.places(&array, place).unwrap();
         for at in (0..500).filter(|at| array.is_valid(*at)) {
