@@ -6,7 +6,7 @@ import time
 import weakref
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Callable, Generic, Iterator, Protocol, cast
+from typing import Any, Callable, Generic, Iterator
 
 from . import _arguments as arguments
 from . import _formats as formats
@@ -15,86 +15,17 @@ from ._batch import Batch
 from ._devices import DeviceCopy
 from ._errors import Error, InvalidError
 from ._loop import Batches, Loop
-from ._packages import installed
 from ._padding import checked
 from ._place import Place
 from ._ranks import Ranks
 from ._readers import refuse_readers
+from ._share import Feed, Share
+from ._taking import take
 from ._types import B
 from ._wrappers import refuse_wrappers
 
 # Stands for an endless loop: far more epochs than any training run has.
 EPOCHS_MAX = 1 << 32
-
-
-class Feed(Protocol):
-    """The feed that a loader reads, in this process or on a cluster."""
-
-    id: str
-    columns: list[tuple[str, str, bool]]
-    samples_per_epoch: int | None
-    identity: dict[str, Any]
-    # Whether `count` reads the samples of an epoch whose number is not known; `None` if it never can.
-    counts: bool | None
-
-    def resolve(self, options: dict[str, Any]) -> tuple[int, int, bool, int | None]:
-        """Returns batch size, epochs, drop_last, and the number of this rank's remaining samples if it is known."""
-        ...
-
-    def count(self, epoch: int) -> int | None:
-        """Returns the number of offsets in an epoch over all ranks, if the feed counts."""
-        ...
-
-    def read(self, options: dict[str, Any], ahead: int) -> _native.Stream: ...
-
-    def compute_seconds(self) -> float | None: ...
-
-    def trace(self, options: dict[str, Any], epoch: int, step: int) -> list[tuple[str, int]]: ...
-
-    def trace_offsets(self, epoch: int, first: int, count: int) -> list[tuple[str, int]]: ...
-
-
-@dataclass(frozen=True)
-class Share:
-    """What one rank reads of a feed: its part of each global step."""
-
-    rank: int
-    world_size: int
-    # The options for reading, as the native half takes them.
-    read: dict[str, Any]
-    batch_size: int
-    drop_last: bool
-    # Offsets of an epoch over all ranks, if the rank's batches are known before reading.
-    total: int | None
-
-    @property
-    def is_dynamic(self) -> bool:
-        """Whether only reading shows which batches the rank gets, because other ranks may take them."""
-        return self.read.get("delivery") == "dynamic" and self.world_size > 1
-
-    @property
-    def global_batch_size(self) -> int:
-        return self.batch_size * self.world_size
-
-    def has_batch(self, step_begins: int, rank: int | None = None) -> bool:
-        """Whether a rank, by default this one, has a batch in the global step that begins at this offset, if `total` is
-        known."""
-        assert self.total is not None
-        if self.drop_last:
-            return step_begins + self.global_batch_size <= self.total
-        return step_begins + (self.rank if rank is None else rank) * self.batch_size < self.total
-
-    def steps(self, offset: int = 0) -> int:
-        """The number of global steps in an epoch from this offset on, if `total` is known."""
-        assert self.total is not None
-        left = max(self.total - offset, 0)
-        return left // self.global_batch_size if self.drop_last else -(-left // self.global_batch_size)
-
-    def batches(self) -> int:
-        """The number of batches in an epoch, if `total` is known."""
-        assert self.total is not None
-        steps = self.total // self.global_batch_size
-        return steps + self.has_batch(steps * self.global_batch_size)
 
 
 @dataclass(frozen=True)
@@ -209,8 +140,8 @@ class Loader(Generic[B]):
     def _loop_at(self, begin: Place, empty_of: int | None = None) -> Loop:
         # A loop does not refer to its loader, which would keep both alive when nothing else does.
         open = partial(_open, self._feed, self._own.read, self._epochs, self._ahead)
-        take = partial(_take, self._own, self._columns, self._padding, self._tensor, self._copy)
-        return Loop(begin, open, take, self._copy, self._done, empty_of)
+        taking = partial(take, self._own, self._columns, self._padding, self._tensor, self._copy)
+        return Loop(begin, open, taking, self._copy, self._done, empty_of)
 
     def _count_from(self, place: Place) -> None:
         """Counts the steps of an epoch from where a loop begins."""
@@ -652,51 +583,3 @@ def _options(read: dict[str, Any], epochs: int | None, start: str, epoch: int) -
 
 def _open(feed: Feed, read: dict[str, Any], epochs: int | None, ahead: int, place: Place) -> _native.Stream:
     return feed.read(_options(read, epochs, place.text, place.epoch), ahead)
-
-
-def _take(
-    share: Share,
-    columns: list[str] | None,
-    padding: dict[str, Any],
-    tensor: Any,
-    copy: DeviceCopy | None,
-    taken: _native.Batch,
-) -> tuple[Any, Place]:
-    """Returns a batch for the loop, and the place after it. Without `tensor`, it is an Arrow batch."""
-    # Compute this from the batch's offset: after a resume, steps need not begin at multiples of the global batch. With
-    # dynamic delivery, a token's offset is another one.
-    step_begins = taken.offset - share.rank * share.batch_size
-    after = Place(taken.epoch, step_begins + share.global_batch_size, taken.token)
-    return _batch(columns, padding, tensor, copy, taken), after
-
-
-def _batch(
-    columns: list[str] | None, padding: dict[str, Any], tensor: Any, copy: DeviceCopy | None, taken: _native.Batch
-) -> Any:
-    if tensor is None:
-        return _arrow(taken, columns)
-    batch: Batch[Any] = Batch()
-    natives = taken.columns(columns)
-    for name in columns or natives:
-        column = formats.convert(natives[name], tensor)
-        batch[name] = _padded(name, column, padding[name]) if name in padding else column
-    batch.epoch, batch.step, batch.offset = taken.epoch, taken.step, taken.offset
-    return batch if copy is None else copy(batch)
-
-
-def _padded(name: str, column: Any, padding: Any) -> Any:
-    """Returns a column of lists as one tensor. A column of lists of one size already is one."""
-    if isinstance(column, formats.Ragged):
-        return cast("formats.Ragged[Any]", column).to_padded_tensor(padding)
-    if len(getattr(column, "shape", ())) > 1:
-        return column
-    raise InvalidError(f'"padding" names "{name}", which holds no lists of numbers', "leave it out of padding")
-
-
-def _arrow(taken: _native.Batch, columns: list[str] | None) -> Any:
-    """Returns a pyarrow record batch if pyarrow is installed, else an object with the Arrow PyCapsule interface."""
-    pyarrow = installed("pyarrow")
-    if pyarrow is None:
-        return taken
-    batch = pyarrow.record_batch(taken)
-    return batch if columns is None else batch.select(columns)

@@ -30,7 +30,7 @@ from ._udf import Udf, functions
 from ._whole import MEMORY_LIMIT, joined
 
 if TYPE_CHECKING:
-    from ._loader import Feed
+    from ._share import Feed
     from ._types import FeedOptions, MaterializeOptions, Unpack
 
 
