@@ -118,7 +118,8 @@ trait Integer: ArrowPrimitiveType<Native: Into<i128> + TryFrom<i128> + Eq + Hash
         Self::Native::try_from(sum).or_else(|_| {
             let integer = Self::DATA_TYPE;
             exec_err!(
-                "overflow in sum({integer}): {sum} does not fit {integer}; cast its argument to DECIMAL(38, 0) or DOUBLE"
+                "overflow in sum({integer}): {sum} does not fit {integer}; cast its argument to DECIMAL(38, 0) or \
+                 DOUBLE"
             )
         })
     }

@@ -25,10 +25,10 @@ use forebay_arrays::without_views;
 use forebay_operators::Determinism;
 use forebay_sql::{RowsNode, SAMPLE};
 
-use super::checks::Unrunnable;
 use super::hidden::FeedTable;
 use super::lift::{lifted, reads_draws};
 use super::unknown::unknown;
+use super::unrunnable::Unrunnable;
 use super::{checks, fitted, join, unnest};
 use crate::error::{Error, Result};
 use crate::function::FunctionUdf;

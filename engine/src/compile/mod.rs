@@ -37,6 +37,7 @@ mod stage;
 mod table_call;
 mod unknown;
 mod unnest;
+mod unrunnable;
 mod window_exec;
 
 use std::collections::BTreeMap;
@@ -47,7 +48,6 @@ use datafusion::logical_expr::LogicalPlan;
 use forebay_protocol::CallOrder;
 use forebay_storage::Dataset;
 
-pub(crate) use checks::{Unrunnable, check_subqueries, check_unions};
 pub(crate) use cut::{Cut, Joins, StagePlan, cut, tables};
 pub(crate) use fitted::{PlanValue, fits, kept_name, with_fits};
 pub(crate) use hidden::FeedTable;
@@ -62,6 +62,7 @@ pub(crate) use prefix::PrefixCut;
 pub(crate) use pruning::Pruning;
 pub(crate) use source_rows::SourceRows;
 pub(crate) use stage::{BadRow, Stage, Transformed as TransformedRows};
+pub(crate) use unrunnable::{Unrunnable, check_subqueries, check_unions};
 
 use crate::error::{Error, Result};
 use filters::{conjuncts, ids, topmost_filter, unfiltered};
