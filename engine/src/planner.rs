@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use datafusion::execution::SessionStateBuilder;
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
 use datafusion::prelude::{SessionConfig, SessionContext};
 
 /// DataFusion with the operators and the syntax of pipelines.
@@ -18,7 +20,8 @@ pub(crate) fn planner() -> SessionContext {
         .with_config(config)
         .with_default_features()
         .with_analyzer_rule(forebay_sql::analyzer_rule())
-        .with_optimizer_rules(forebay_sql::optimizer_rules());
+        .with_optimizer_rules(forebay_sql::optimizer_rules())
+        .with_physical_optimizer_rules(physical_optimizer_rules());
     let operators = forebay_operators::scalar_udfs().into_iter().map(Arc::new);
     let functions = builder.scalar_functions().get_or_insert_default();
     functions.extend(operators);
@@ -32,4 +35,13 @@ pub(crate) fn planner() -> SessionContext {
     builder.expr_planners().get_or_insert_default().insert(0, forebay_sql::expr_planner());
     builder.relation_planners().get_or_insert_default().insert(0, forebay_sql::relation_planner());
     SessionContext::new_with_state(builder.build())
+}
+
+/// DataFusion's rules without `FilterPushdown`. It moves conditions, and those that joins compute while they run, below
+/// projections and sorts, and finds their columns there by name. If two columns have one name, as those of two joined
+/// tables may, it can take the wrong one, and rows are lost. Scans of this engine take no such conditions anyway.
+fn physical_optimizer_rules() -> Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>> {
+    let mut rules = PhysicalOptimizer::new().rules;
+    rules.retain(|rule| !rule.name().starts_with("FilterPushdown"));
+    rules
 }

@@ -35,6 +35,7 @@ QUERIES = [
     "SELECT count(*) FROM sales WHERE shop NOT IN (SELECT shop FROM shops WHERE size > 50)",
     "SELECT count(*) FROM sales WHERE EXISTS (SELECT 1 FROM shops WHERE shops.shop = sales.shop AND size > id % 90)",
     "SELECT s.name, t.n FROM shops s CROSS JOIN LATERAL (SELECT count(*) AS n FROM sales b WHERE b.shop = s.shop) AS t ORDER BY 1",
+    "SELECT a.shop, a.amount, b.shop AS found FROM sales a LEFT JOIN shops b ON a.amount = b.shop WHERE EXISTS (SELECT 1 FROM shops c WHERE c.shop = a.shop) ORDER BY a.shop, b.shop, a.amount",
     "SELECT id, rank() OVER (PARTITION BY shop ORDER BY amount, id) AS r FROM sales ORDER BY id LIMIT 50",
     "SELECT shop, amount FROM sales QUALIFY row_number() OVER (PARTITION BY shop ORDER BY amount DESC, id) = 1 ORDER BY shop",
     "SELECT shop FROM sales WHERE amount > 900 INTERSECT SELECT shop FROM shops WHERE size > 20 ORDER BY shop",
