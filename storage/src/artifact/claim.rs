@@ -53,7 +53,7 @@ impl Job {
         let number = match self.last_claim().await? {
             None => 0,
             Some(before) => {
-                if !self.is_free_for(before, holder).await? && self.is_busy(before, wait).await? {
+                if !self.is_free_for(before, holder).await? && self.is_busy(before, holder, wait).await? {
                     return Ok(None);
                 }
                 before + 1
@@ -72,13 +72,17 @@ impl Job {
         Ok(listed.iter().filter_map(|object| object.name.parse().ok()).max())
     }
 
-    /// Watches for a sign of life after this one. Returns whether there is one, or the job has ended.
-    async fn is_busy(&self, number: u64, wait: Wait<'_>) -> Result<bool> {
+    /// Watches for a sign of life after this one, until its holder has ended on this machine. Returns whether there is
+    /// one, or the job has ended.
+    async fn is_busy(&self, number: u64, holder: &str, wait: Wait<'_>) -> Result<bool> {
         for _ in 0..SILENCE.as_secs() / LOOK.as_secs() {
             wait(LOOK).await;
             let ended = Latest::of(&self.stores, &self.folder).await?.number >= self.generation();
             if ended || self.last_claim().await? != Some(number) {
                 return Ok(true);
+            }
+            if self.is_free_for(number, holder).await? {
+                return Ok(false);
             }
         }
         Ok(false)

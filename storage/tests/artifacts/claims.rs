@@ -89,6 +89,29 @@ async fn the_claim_of_a_process_that_ended_here_is_not_waited_for() {
     }
 }
 
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn the_claim_of_a_process_that_ends_here_is_taken_over_at_once() {
+    let job = opened(&Stores::new(), "memory:///a", "job1").await;
+    let child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+    let start = stat[stat.rfind(')').unwrap() + 2..].split(' ').nth(19).unwrap();
+    let ours = holder_name(0);
+    let holder = format!("{}/{}/{start}/0", ours.split('/').next().unwrap(), child.id());
+    job.claim(&holder, &at_once).await.unwrap().unwrap();
+    let (child, waits) = (Mutex::new(child), Mutex::new(0));
+    let wait = |time| {
+        *waits.lock().unwrap() += 1;
+        if *waits.lock().unwrap() == 3 {
+            let mut child = child.lock().unwrap();
+            child.kill().and_then(|()| child.wait()).unwrap();
+        }
+        at_once(time)
+    };
+    assert!(job.claim(&ours, &wait).await.unwrap().is_some());
+    assert_eq!(*waits.lock().unwrap(), 3);
+}
+
 #[tokio::test]
 async fn a_damaged_claim_is_watched() {
     let stores = Stores::new();
