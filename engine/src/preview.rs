@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::compute::concat_batches;
-use arrow::datatypes::{DataType, Field, Float32Type, Int32Type, UInt8Type};
+use arrow::datatypes::{DataType, Field, FieldRef, Fields, Float32Type, Int32Type, UInt8Type};
 use arrow::util::display::{ArrayFormatter, FormatOptions, array_value_to_string};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -98,16 +98,13 @@ impl Preview {
         Ok(table)
     }
 
-    /// An object for each row. Tensors appear as type, shape and statistics.
+    /// An object for each row. Tensors appear as type, shape and statistics, and binary values in base64.
     ///
     /// # Errors
     /// `Internal` for values that cannot be displayed.
     pub fn json(&self) -> Result<Vec<Value>> {
-        let row = |row| {
-            let cells = cells(&self.rows, row)?.into_iter().map(|(name, cell)| (name, cell.json()));
-            Ok(Value::Object(Map::from_iter(cells)))
-        };
-        (0..self.rows.num_rows()).map(row).collect()
+        let schema = self.rows.schema_ref();
+        (0..self.rows.num_rows()).map(|row| object(schema.fields(), self.rows.columns(), row)).collect()
     }
 
     /// A web page with the rows and their images.
@@ -276,6 +273,43 @@ fn cell(field: &Field, column: &ArrayRef, row: usize) -> Result<Cell> {
             let shown = ArrayFormatter::try_new(column, &options).map_err(unshowable)?;
             Cell::Text(shown.value(row).try_to_string().map_err(unshowable)?)
         }
+    })
+}
+
+/// The columns' values in a row.
+fn object(fields: &Fields, columns: &[ArrayRef], row: usize) -> Result<Value> {
+    let value = |(field, column): (&FieldRef, &ArrayRef)| Ok((field.name().clone(), json_value(field, column, row)?));
+    Ok(Value::Object(fields.iter().zip(columns).map(value).collect::<Result<Map<_, _>>>()?))
+}
+
+fn json_value(field: &Field, column: &ArrayRef, row: usize) -> Result<Value> {
+    let items = |item: &Field, items: &ArrayRef| {
+        (0..items.len()).map(|at| json_value(item, items, at)).collect::<Result<Vec<_>>>()
+    };
+    let base64 = |bytes: &[u8]| Value::from(BASE64.encode(bytes));
+    if column.is_null(row) {
+        return Ok(Value::Null);
+    }
+    Ok(match column.data_type() {
+        _ if TensorType::is_named_by(field) => cell(field, column, row)?.json(),
+        DataType::List(item) => Value::Array(items(item, &column.as_list::<i32>().value(row))?),
+        DataType::LargeList(item) => Value::Array(items(item, &column.as_list::<i64>().value(row))?),
+        DataType::FixedSizeList(item, _) => Value::Array(items(item, &column.as_fixed_size_list().value(row))?),
+        DataType::Struct(fields) => object(fields, column.as_struct().columns(), row)?,
+        DataType::Map(entry, _) => {
+            let DataType::Struct(fields) = entry.data_type() else { return Err(unshowable("a map without entries")) };
+            let entries = column.as_map().value(row);
+            let pair = |at| {
+                let key = cell(&fields[0], entries.column(0), at)?.json();
+                let key = key.as_str().map_or_else(|| key.to_string(), str::to_owned);
+                Ok((key, json_value(&fields[1], entries.column(1), at)?))
+            };
+            Value::Object((0..entries.len()).map(pair).collect::<Result<Map<_, _>>>()?)
+        }
+        DataType::Binary => base64(column.as_binary::<i32>().value(row)),
+        DataType::LargeBinary => base64(column.as_binary::<i64>().value(row)),
+        DataType::FixedSizeBinary(_) => base64(column.as_fixed_size_binary().value(row)),
+        _ => cell(field, column, row)?.json(),
     })
 }
 

@@ -147,6 +147,12 @@ def test_a_subquery_without_a_row_is_null(tmp_path):
     assert rows_of(tmp_path, f"SELECT path FROM photos WHERE {none} IS NULL") == [{"path": "a.jpg"}]
 
 
+def test_json_has_lists_objects_and_bytes(folder):
+    query = "SELECT ['a, b', NULL] AS list, {'z': 1, 'a': [1.5]} AS struct, MAP {'k': 2} AS map, CAST('a' AS BYTEA) AS bytes FROM shops LIMIT 1"
+    expected = {"list": ["a, b", None], "struct": {"z": 1, "a": [1.5]}, "map": {"k": 2}, "bytes": "YQ=="}
+    assert rows_of(folder, query) == [expected]
+
+
 def test_joins_that_do_not_fit_in_memory_are_spilled(folder):
     # Texts of 80 MB on each side.
     wide = "SELECT id, concat(repeat('x', 2000), id) AS text FROM sales"
@@ -204,6 +210,7 @@ def test_a_query_that_cannot_run_says_what_to_do(folder, tmp_path):
     text = error(hungry, "--batch-memory-limit", "1MiB")
     assert "--batch-memory-limit" in text and "Aggregate" in text, text
     assert "--spill-folder" in error("SELECT count(*) FROM sales", "--spill-folder", str(folder / "tables.sql"))
+    assert "folder of the local disk" in error("SELECT count(*) FROM sales", "--spill-folder", "s3://bucket/spill")
     assert "nowhere" in error("SELECT * FROM nowhere ORDER BY 1")
     (tmp_path / "bad.csv").write_text("n\n1\nx\n")
     done = subprocess.run(
