@@ -25,6 +25,9 @@ const ATTEMPTS_MAX: usize = 300;
 /// A part of the message for a fit whose input is not a number: the function that the input of a fit calls first.
 const OF_FIT: &str = "isnan";
 
+/// The end of the message for an argument that DataFusion has made a decimal of two integers.
+const OF_MIXED_INTEGERS: &str = "got Decimal128(20, 0)";
+
 /// Maximum number of names in a hint.
 const NAMES_MAX: usize = 24;
 
@@ -43,6 +46,13 @@ pub(crate) async fn diagnose(
         let place = ExpressionSearch::new(query, &state, &message).call(call.operator, calls).await;
         // The search visits only expressions, and a table operator is not an expression.
         let place = place.unwrap_or_else(|| blamed(call, &message));
+        let worded = match message.ends_with(OF_MIXED_INTEGERS) {
+            true => worded.with_hint(
+                "numbers of rows, as row_number() and ntile() give them, are unsigned, and become decimals beside other \
+                 integers: write CAST(row_number() OVER … AS BIGINT)",
+            ),
+            false => worded,
+        };
         return as_written(worded, calls, place).or_place(Some(place));
     }
     if let Some(call) = calls.iter().find(|call| call.is_fitted)

@@ -151,6 +151,14 @@ impl Fits {
                 return Err(Error::new(message).with_place(place));
             }
         }
+        for (parameter, other) in fit.one_less {
+            let is_left_out =
+                matches!(arguments.get(parameter), Some(Expr::Value(value)) if value.value == Value::Null);
+            let other = arguments.get(other).and_then(literal).and_then(|value| value.cast_to(&DataType::Int64).ok());
+            if let (true, Some(ScalarValue::Int64(Some(other)))) = (is_left_out, other) {
+                arguments.insert(parameter, parsed(&other.saturating_sub(1).to_string())?);
+            }
+        }
         let pending = Pending { fit, number: self.count, arguments, fit_on, place };
         if pending.arguments.values().any(unnests) {
             let hint = "unnest in a subquery of FROM, and call it outside";

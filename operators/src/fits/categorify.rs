@@ -51,7 +51,12 @@ pub(super) static CATEGORIFY: Fit = Fit {
             )
             .or("'frequency'"),
             Parameter::constant("start", ConstantKind::Integer, "The id of the first entry").or("1"),
-            Parameter::constant("other", ConstantKind::Integer, "The id of values that are not an entry").or("0"),
+            Parameter::constant(
+                "other",
+                ConstantKind::Integer,
+                "The id of values that are not an entry; by default, the id before `start`",
+            )
+            .or("NULL"),
             Parameter::constant(
                 "keep_ids",
                 ConstantKind::Text,
@@ -81,6 +86,7 @@ pub(super) static CATEGORIFY: Fit = Fit {
     input: "value",
     choices: &[("order", &[FREQUENCY, FIRST_SEEN])],
     greatest: &[],
+    one_less: &[("other", "start")],
     kept: Some(KeptList { name: "keep_ids", most: "max_size" }),
 };
 

@@ -19,6 +19,8 @@ pub struct Fit {
     pub choices: &'static [(&'static str, &'static [&'static str])],
     /// The greatest values of integer parameters.
     pub greatest: &'static [(&'static str, u64)],
+    /// Integer parameters that, left out, are one less than another one.
+    pub one_less: &'static [(&'static str, &'static str)],
     /// The parameters of a list whose entries keep their places while rows are added.
     pub kept: Option<KeptList>,
 }

@@ -58,7 +58,9 @@ mod tests {
             }
             let checked = fit.choices.iter().map(|(parameter, _)| parameter);
             let kept = fit.kept.iter().flat_map(|kept| [&kept.name, &kept.most]);
-            for parameter in checked.chain(fit.greatest.iter().map(|(parameter, _)| parameter)).chain(kept) {
+            let one_less = fit.one_less.iter().flat_map(|(parameter, than)| [parameter, than]);
+            let greatest = fit.greatest.iter().map(|(parameter, _)| parameter);
+            for parameter in checked.chain(greatest).chain(one_less).chain(kept) {
                 assert!(fit.descriptor.position(parameter).is_some(), "{name}: {parameter}");
             }
         }

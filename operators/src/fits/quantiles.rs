@@ -44,6 +44,7 @@ pub(super) static QUANTILE_BUCKETIZE: Fit = Fit {
     input: NUMBERS,
     choices: &[],
     greatest: &[("n", BUCKETS_MOST)],
+    one_less: &[],
     kept: None,
 };
 

@@ -16,6 +16,7 @@ pub(super) static STANDARDIZE: Fit = Fit {
     input: NUMBERS,
     choices: &[],
     greatest: &[],
+    one_less: &[],
     kept: None,
 };
 
@@ -30,5 +31,6 @@ pub(super) static MIN_MAX: Fit = Fit {
     input: NUMBERS,
     choices: &[],
     greatest: &[],
+    one_less: &[],
     kept: None,
 };
