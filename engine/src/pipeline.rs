@@ -111,10 +111,10 @@ impl Pipeline {
         let (feed_options, read_defaults, joins) = options(&definition.options)?;
         let plan = forebay_sql::plan(definition, base, state).await.map_err(Refusal::Placed)?;
         let misplaced = |unrunnable| misplaced(&definition.text, definition.place, unrunnable);
-        compile::check_unions(&plan).map_err(misplaced)?;
+        compile::check_planned(&plan).map_err(misplaced)?;
         let planned = plan.clone();
         let resolved = compile::resolved(plan, state)?;
-        compile::check_subqueries(&resolved, state).map_err(misplaced)?;
+        compile::check_resolved(&planned, &resolved, state).map_err(misplaced)?;
         let operators = compile::operator_versions(&resolved).map_err(crate::Error::from)?;
         let cut = compile::cut(resolved, joins).map_err(misplaced)?;
         let read = compile::tables(&planned).map_err(crate::Error::from)?;

@@ -25,6 +25,10 @@ impl From<DataFusionError> for Error {
             | DataFusionError::SQL(..) => ErrorKind::Invalid,
             DataFusionError::Internal(_) => ErrorKind::Internal,
             DataFusionError::IoError(error) => kind_of_io(error),
+            // Rows that are spilled are written as Arrow IPC.
+            DataFusionError::ArrowError(error, _) if let ArrowError::IoError(_, error) = error.as_ref() => {
+                kind_of_io(error)
+            }
             DataFusionError::External(error) if let Some(error) = error.downcast_ref() => kind_of_io(error),
             // Plans run over rows already in memory, so any other failure is caused by the rows' values.
             _ => ErrorKind::Data,
@@ -96,6 +100,8 @@ mod tests {
         check(external(io::ErrorKind::StorageFull), ErrorKind::Exhausted);
         check(external(io::ErrorKind::NotFound).context("while computing"), ErrorKind::Unavailable);
         check(DataFusionError::IoError(io::Error::from_raw_os_error(24)), ErrorKind::Unavailable);
+        let full = ArrowError::IoError("no space".to_owned(), io::ErrorKind::StorageFull.into());
+        check(full.into(), ErrorKind::Exhausted);
         check(DataFusionError::Execution("a row".to_owned()), ErrorKind::Data);
         check(DataFusionError::External("a row".into()), ErrorKind::Data);
     }

@@ -67,7 +67,11 @@ impl Keeper<'_> {
     pub(crate) async fn make(&self, stage: &TableStage, progress: &StageProgress) -> Result<Artifact> {
         let catalog = Catalog::new(self.stores, self.root)?;
         let (id, url) = (stage.fingerprint.as_str(), catalog.kept(&stage.fingerprint));
-        let state = artifact::Job::open(self.stores, &url, id).await?;
+        let state = artifact::Job::open(self.stores, &url, id).await;
+        let state = state.map_err(Error::from).map_err(|error| match error.kind() {
+            ErrorKind::Data => error.with_hint(format!("remove the folder \"{url}\": the stage then runs again")),
+            _ => error,
+        })?;
         let artifact = match claim(self.stores, &state, id, |waits| progress.set_waits(waits)).await? {
             Claimed::Found(artifact) => {
                 catalog.record(id, &url).await?;

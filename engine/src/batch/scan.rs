@@ -152,7 +152,8 @@ impl Reading {
                 let (file, row) = snapshot.locate(bad.sample_id);
                 let path = &snapshot.files()[file].path;
                 let message = format!("\"{path}\", row {row}: {}", bad.reason);
-                let hint = "fix the file; a pipeline can leave such rows out: on_error 'skip' or 'quarantine'";
+                let hint = "fix the file, or read the column as text, and convert it with TRY_CAST: only a feed that \
+                            reads the file itself can leave such rows out, with on_error";
                 return Err(external(Error::new(ErrorKind::Data, message).with_hint(hint)));
             }
             for (batch, sample_ids) in read {

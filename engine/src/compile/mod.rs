@@ -62,7 +62,7 @@ pub(crate) use prefix::PrefixCut;
 pub(crate) use pruning::Pruning;
 pub(crate) use source_rows::SourceRows;
 pub(crate) use stage::{BadRow, Stage, Transformed as TransformedRows};
-pub(crate) use unrunnable::{Unrunnable, check_subqueries, check_unions};
+pub(crate) use unrunnable::{Unrunnable, check_planned, check_resolved};
 
 use crate::error::{Error, Result};
 use filters::{conjuncts, ids, topmost_filter, unfiltered};

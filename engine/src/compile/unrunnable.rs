@@ -1,6 +1,7 @@
 //! Plans that neither engine can run, though DataFusion makes them: the reason, and the word of the text that it is
 //! about.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, FieldRef};
@@ -8,7 +9,11 @@ use datafusion::common::DFSchema;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::error::{DataFusionError, Result as PlanResult};
 use datafusion::execution::SessionState;
-use datafusion::logical_expr::{LogicalPlan, Union};
+use datafusion::logical_expr::expr::{WindowFunction, WindowFunctionParams};
+use datafusion::logical_expr::utils::merge_schema;
+use datafusion::logical_expr::{
+    Cast, Expr, ExprSchemable, LogicalPlan, TryCast, Union, WindowFrameBound, WindowFrameUnits,
+};
 use forebay_arrays::{TensorType, type_name};
 
 use crate::error::Error;
@@ -26,8 +31,24 @@ impl From<DataFusionError> for Unrunnable {
     }
 }
 
+/// Refuses a plan, as it was planned from its text, that cannot run.
+pub(crate) fn check_planned(plan: &LogicalPlan) -> Result<(), Unrunnable> {
+    check_unions(plan)?;
+    check_windows(plan)
+}
+
+/// Refuses a plan that cannot run, with resolved types. `planned` is the plan before types were resolved.
+pub(crate) fn check_resolved(
+    planned: &LogicalPlan,
+    resolved: &LogicalPlan,
+    state: &SessionState,
+) -> Result<(), Unrunnable> {
+    check_dates(planned, resolved)?;
+    check_subqueries(resolved, state)
+}
+
 /// Refuses a UNION of tensors of different types. DataFusion would describe the rows of all parts as those of the last.
-pub(crate) fn check_unions(plan: &LogicalPlan) -> Result<(), Unrunnable> {
+fn check_unions(plan: &LogicalPlan) -> Result<(), Unrunnable> {
     if !plan.exists(|node| Ok(matches!(node, LogicalPlan::Union(_))))? {
         return Ok(());
     }
@@ -81,17 +102,109 @@ fn tensor(field: &Field) -> Option<TensorType> {
     Some(tensor)
 }
 
-/// Refuses a plan with a subquery that refers to the outer query, if DataFusion cannot rewrite it as a join.
-pub(crate) fn check_subqueries(plan: &LogicalPlan, state: &SessionState) -> Result<(), Unrunnable> {
-    // The optimizer rewrites all others. Its errors are reported when the query runs.
-    if !has_correlated(plan)? || !state.optimize(plan).is_ok_and(|plan| has_correlated(&plan).unwrap_or(false)) {
-        return Ok(());
+/// Refuses window functions outside the list of columns and QUALIFY, and frames that would be computed wrongly.
+fn check_windows(plan: &LogicalPlan) -> Result<(), Unrunnable> {
+    let mut refusal = None;
+    plan.apply_with_subqueries(|node| {
+        for expr in node.expressions() {
+            expr.apply(|expr| {
+                let Expr::WindowFunction(call) = expr else { return Ok(TreeNodeRecursion::Continue) };
+                let found = match node {
+                    LogicalPlan::Window(window) => range_over_texts(call, window.input.schema())?,
+                    _ => Some(Unrunnable {
+                        word: Some("OVER".to_owned()),
+                        error: Error::invalid("a window function is called where rows are chosen or grouped")
+                            .with_hint("choose rows by its result with QUALIFY, or call it in a subquery of FROM"),
+                    }),
+                };
+                refusal = refusal.take().or(found);
+                Ok(TreeNodeRecursion::Continue)
+            })?;
+        }
+        Ok(if refusal.is_some() { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
+    })?;
+    refusal.map_or(Ok(()), Err)
+}
+
+/// Why a window in RANGE has no frame: what it is ordered by cannot be subtracted. DataFusion would take all rows
+/// before or after.
+fn range_over_texts(call: &WindowFunction, input: &DFSchema) -> PlanResult<Option<Unrunnable>> {
+    let WindowFunctionParams { window_frame: frame, order_by, .. } = &call.params;
+    let is_distance = |bound: &WindowFrameBound| match bound {
+        WindowFrameBound::Preceding(by) | WindowFrameBound::Following(by) => !by.is_null(),
+        WindowFrameBound::CurrentRow => false,
+    };
+    let has_distance = is_distance(&frame.start_bound) || is_distance(&frame.end_bound);
+    let (WindowFrameUnits::Range, true, [sort]) = (frame.units, has_distance, &order_by[..]) else { return Ok(None) };
+    let data_type = sort.expr.get_type(input)?;
+    if data_type.is_numeric() || data_type.is_temporal() || data_type.is_null() {
+        return Ok(None);
     }
-    let error = Error::invalid("a subquery that refers to the outer query cannot be rewritten as a join").with_hint(
-        "compare the columns of both queries with `=` in its WHERE, and leave out LIMIT and UNION; or join and group: \
-         `SELECT a.id, count(b.x) FROM a LEFT JOIN b ON b.time < a.time GROUP BY a.id`",
-    );
-    Err(Unrunnable { word: None, error })
+    let error = Error::invalid(format!("RANGE counts in numbers or times, and {} is {data_type}", sort.expr));
+    let hint = "count rows with ROWS, or peers with GROUPS";
+    Ok(Some(Unrunnable { word: Some("RANGE".to_owned()), error: error.with_hint(hint) }))
+}
+
+/// Refuses integers beside dates, as in `day > 19800` and in a UNION of both: DataFusion takes them for days since
+/// 1970.
+fn check_dates(planned: &LogicalPlan, resolved: &LogicalPlan) -> Result<(), Unrunnable> {
+    let mut written = HashSet::new();
+    casts_to_dates(planned, |_, from| {
+        written.insert(from.to_string());
+        Ok(())
+    })?;
+    let mut refusal = None;
+    casts_to_dates(resolved, |node, from| {
+        let is_integer = from.get_type(&merge_schema(&node.inputs()))?.is_integer();
+        if is_integer && !written.contains(&from.to_string()) {
+            let error = Error::invalid(format!("the integer {from} is used as a date"));
+            let hint = "write which one is meant: CAST(date AS INT) is the number of days since 1970-01-01, and \
+                        CAST(integer AS DATE) is the date of such a number";
+            refusal = Some(Unrunnable { word: None, error: error.with_hint(hint) });
+        }
+        Ok(())
+    })?;
+    refusal.map_or(Ok(()), Err)
+}
+
+/// Visits each expression that is cast to a date, and its node.
+fn casts_to_dates(plan: &LogicalPlan, mut visit: impl FnMut(&LogicalPlan, &Expr) -> PlanResult<()>) -> PlanResult<()> {
+    plan.apply_with_subqueries(|node| {
+        for expr in node.expressions() {
+            expr.apply(|expr| {
+                if let Expr::Cast(Cast { expr, field }) | Expr::TryCast(TryCast { expr, field }) = expr
+                    && matches!(field.data_type(), DataType::Date32 | DataType::Date64)
+                {
+                    visit(node, expr)?;
+                }
+                Ok(TreeNodeRecursion::Continue)
+            })?;
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    Ok(())
+}
+
+/// Refuses a plan with a subquery that refers to the outer query, if DataFusion cannot run it as a join.
+fn check_subqueries(plan: &LogicalPlan, state: &SessionState) -> Result<(), Unrunnable> {
+    // The optimizer rewrites them. Its errors are reported when the query runs.
+    let optimized = if has_correlated(plan)? { state.optimize(plan).ok() } else { None };
+    let plan = optimized.as_ref().unwrap_or(plan);
+    if optimized.is_some() && has_correlated(plan)? {
+        let error = Error::invalid("a subquery that refers to the outer query cannot be rewritten as a join");
+        let error = error.with_hint(
+            "compare the columns of both queries with `=` in its WHERE, and leave out LIMIT and UNION; or join and \
+             group: `SELECT a.id, count(b.x) FROM a LEFT JOIN b ON b.time < a.time GROUP BY a.id`",
+        );
+        return Err(Unrunnable { word: None, error });
+    }
+    // A null in the subquery makes NOT IN null, which DataFusion follows for one column only.
+    if plan.exists(|node| Ok(matches!(node, LogicalPlan::Join(join) if join.null_aware && join.on.len() > 1)))? {
+        let error = Error::invalid("NOT IN over a subquery that refers to the outer query cannot run");
+        let error = error.with_hint("write NOT EXISTS (SELECT 1 FROM … WHERE …), and compare the value with `=` in it");
+        return Err(Unrunnable { word: Some("NOT".to_owned()), error });
+    }
+    Ok(())
 }
 
 /// Whether the plan has a subquery that refers to columns of the query around it, in an expression or after LATERAL.

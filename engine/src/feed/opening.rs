@@ -72,7 +72,7 @@ impl Feed {
             if pipeline.stages().iter().any(|stage| stage.name == pipeline.table()) {
                 let (name, stage) = (pipeline.name(), pipeline.table());
                 return Err(Error::invalid(format!("pipeline \"{name}\" has no samples: {stage} gave no rows"))
-                    .with_hint("EXPLAIN PIPELINE shows the stage; look at its query with `forebay sql`"));
+                    .with_hint("look at the rows of its query: `forebay sql script.sql -c \"SELECT …\"`"));
             }
             let files = dataset.snapshot().files();
             let found = match files.first() {

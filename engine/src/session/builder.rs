@@ -168,7 +168,7 @@ impl SessionBuilder {
             root: absolute(self.root)?,
             batch: BatchLimits {
                 memory_bytes: self.batch_memory_limit.unwrap_or_else(batch_memory_bytes),
-                spill_folder: self.spill_folder.map(absolute).transpose()?.map(PathBuf::from),
+                spill_folder: self.spill_folder.map(local_folder).transpose()?,
             },
             runs_stages: !self.no_precompute,
             stage_progress: Arc::new(StageProgress::default()),
@@ -185,6 +185,14 @@ const SQL_QUERIES: usize = 2;
 
 /// A number of threads beyond any machine's cores is a typing error, and starting them would take minutes.
 const THREADS_MAX: usize = 4096;
+
+/// The absolute path of a folder of the local disk.
+fn local_folder(folder: String) -> Result<PathBuf> {
+    if folder.contains("://") {
+        return Err(Error::invalid(format!("\"spill_folder\" must be a folder of the local disk, got \"{folder}\"")));
+    }
+    absolute(folder).map(PathBuf::from)
+}
 
 /// Makes `root` absolute by the current folder, not by the tables' folder, because it is not part of the data, and
 /// messages contain it.
