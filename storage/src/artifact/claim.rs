@@ -53,7 +53,9 @@ impl Job {
         let number = match self.last_claim().await? {
             None => 0,
             Some(before) => {
-                if !self.is_free_for(before, holder).await? && self.is_busy(before, holder, wait).await? {
+                let last = self.sign(before).await?;
+                let is_free = |last: &Sign| last.released || last.holder == holder || holder::has_ended(&last.holder);
+                if !last.as_ref().is_some_and(is_free) && self.is_busy(before, last, wait).await? {
                     return Ok(None);
                 }
                 before + 1
@@ -74,33 +76,27 @@ impl Job {
 
     /// Watches for a sign of life after this one, until its holder has ended on this machine. Returns whether there is
     /// one, or the job has ended.
-    async fn is_busy(&self, number: u64, holder: &str, wait: Wait<'_>) -> Result<bool> {
+    async fn is_busy(&self, number: u64, last: Option<Sign>, wait: Wait<'_>) -> Result<bool> {
         for _ in 0..SILENCE.as_secs() / LOOK.as_secs() {
             wait(LOOK).await;
             let ended = Latest::of(&self.stores, &self.folder).await?.number >= self.generation();
             if ended || self.last_claim().await? != Some(number) {
                 return Ok(true);
             }
-            if self.is_free_for(number, holder).await? {
+            if last.as_ref().is_some_and(|last| holder::has_ended(&last.holder)) {
                 return Ok(false);
             }
         }
         Ok(false)
     }
 
-    /// Whether no other process works on the job: the last claim was released, its holder has ended, or this process
-    /// wrote it and has not got the answer.
-    async fn is_free_for(&self, number: u64, holder: &str) -> Result<bool> {
+    /// The sign of this number. `None` if it is gone or damaged: its holder is unknown, and is seen to live or not.
+    async fn sign(&self, number: u64) -> Result<Option<Sign>> {
         let place = self.folder.claim(&self.attempt, number);
-        match self.stores.get(&place).await {
-            Ok(bytes) => match unseal::<Sign>(&place, &bytes) {
-                Ok(last) => Ok(last.released || last.holder == holder || holder::has_ended(&last.holder)),
-                // Its holder is unknown, and is seen to live or not.
-                Err(error) if error.kind() == ErrorKind::Data => Ok(false),
-                Err(error) => Err(error),
-            },
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(error),
+        let read = self.stores.get(&place).await.and_then(|bytes| unseal::<Sign>(&place, &bytes));
+        match read {
+            Err(error) if matches!(error.kind(), ErrorKind::Data | ErrorKind::NotFound) => Ok(None),
+            read => read.map(Some),
         }
     }
 }
