@@ -290,8 +290,12 @@ fn json_value(field: &Field, column: &ArrayRef, row: usize) -> Result<Value> {
     if column.is_null(row) {
         return Ok(Value::Null);
     }
+    if TensorType::is_named_by(field)
+        && let tensor @ Cell::Tensor(_) = cell(field, column, row)?
+    {
+        return Ok(tensor.json());
+    }
     Ok(match column.data_type() {
-        _ if TensorType::is_named_by(field) => cell(field, column, row)?.json(),
         DataType::List(item) => Value::Array(items(item, &column.as_list::<i32>().value(row))?),
         DataType::LargeList(item) => Value::Array(items(item, &column.as_list::<i64>().value(row))?),
         DataType::FixedSizeList(item, _) => Value::Array(items(item, &column.as_fixed_size_list().value(row))?),
@@ -300,7 +304,7 @@ fn json_value(field: &Field, column: &ArrayRef, row: usize) -> Result<Value> {
             let DataType::Struct(fields) = entry.data_type() else { return Err(unshowable("a map without entries")) };
             let entries = column.as_map().value(row);
             let pair = |at| {
-                let key = cell(&fields[0], entries.column(0), at)?.json();
+                let key = json_value(&fields[0], entries.column(0), at)?;
                 let key = key.as_str().map_or_else(|| key.to_string(), str::to_owned);
                 Ok((key, json_value(&fields[1], entries.column(1), at)?))
             };

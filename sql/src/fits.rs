@@ -156,7 +156,8 @@ impl Fits {
                 matches!(arguments.get(parameter), Some(Expr::Value(value)) if value.value == Value::Null);
             let other = arguments.get(other).and_then(literal).and_then(|value| value.cast_to(&DataType::Int64).ok());
             if let (true, Some(ScalarValue::Int64(Some(other)))) = (is_left_out, other) {
-                arguments.insert(parameter, parsed(&other.saturating_sub(1).to_string())?);
+                let before = other.checked_sub(1).unwrap_or(i64::MAX);
+                arguments.insert(parameter, parsed(&before.to_string())?);
             }
         }
         let pending = Pending { fit, number: self.count, arguments, fit_on, place };

@@ -189,7 +189,9 @@ const THREADS_MAX: usize = 4096;
 /// The absolute path of a folder of the local disk.
 fn local_folder(folder: String) -> Result<PathBuf> {
     if folder.contains("://") {
-        return Err(Error::invalid(format!("\"spill_folder\" must be a folder of the local disk, got \"{folder}\"")));
+        let message =
+            format!("\"spill_folder\" must be the path of a folder of the local disk, got the URL \"{folder}\"");
+        return Err(Error::invalid(message));
     }
     absolute(folder).map(PathBuf::from)
 }
