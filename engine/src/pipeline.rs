@@ -113,8 +113,9 @@ impl Pipeline {
         let misplaced = |unrunnable| misplaced(&definition.text, definition.place, unrunnable);
         compile::check_planned(&plan).map_err(misplaced)?;
         let planned = plan.clone();
-        let resolved = compile::resolved(plan, state)?;
-        compile::check_resolved(&planned, &resolved, state).map_err(misplaced)?;
+        let analyzed = compile::analyzed(plan, state)?;
+        compile::check_analyzed(&planned, &analyzed, state).map_err(misplaced)?;
+        let resolved = compile::resolved(analyzed)?;
         let operators = compile::operator_versions(&resolved).map_err(crate::Error::from)?;
         let cut = compile::cut(resolved, joins).map_err(misplaced)?;
         let read = compile::tables(&planned).map_err(crate::Error::from)?;

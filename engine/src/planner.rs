@@ -45,3 +45,13 @@ fn physical_optimizer_rules() -> Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync
     rules.retain(|rule| !rule.name().starts_with("FilterPushdown"));
     rules
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_rules_that_move_conditions_by_name_are_left_out() {
+        assert_eq!(physical_optimizer_rules().len() + 2, PhysicalOptimizer::new().rules.len());
+    }
+}

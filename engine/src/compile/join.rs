@@ -7,7 +7,6 @@
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::common::{DFSchema, JoinType, NullEquality, plan_err};
 use datafusion::error::Result;
-use datafusion::execution::SessionState;
 use datafusion::logical_expr::utils::{conjunction, find_valid_equijoin_key_pair, split_conjunction_owned};
 use datafusion::logical_expr::{self as plan, BinaryExpr, Expr, LogicalPlan, Operator};
 use datafusion::optimizer::decorrelate_predicate_subquery::DecorrelatePredicateSubquery;
@@ -66,10 +65,8 @@ fn pair(condition: &Expr, left: &DFSchema, right: &DFSchema) -> Result<Option<(E
     }
 }
 
-/// `plan` with all expression types resolved, and with subqueries in conditions, and those that refer to the outer
-/// query, rewritten as joins.
-pub(crate) fn resolved(plan: LogicalPlan, state: &SessionState) -> Result<LogicalPlan> {
-    let plan = state.analyzer().execute_and_check(plan, state.config_options(), |_, _| {})?;
+/// `plan` with subqueries in conditions, and those that refer to the outer query, rewritten as joins.
+pub(crate) fn resolved(plan: LogicalPlan) -> Result<LogicalPlan> {
     let context = OptimizerContext::new();
     plan.transform_down(|node| match node {
         LogicalPlan::Filter(ref filter) => {

@@ -62,7 +62,7 @@ pub(crate) use prefix::PrefixCut;
 pub(crate) use pruning::Pruning;
 pub(crate) use source_rows::SourceRows;
 pub(crate) use stage::{BadRow, Stage, Transformed as TransformedRows};
-pub(crate) use unrunnable::{Unrunnable, check_planned, check_resolved};
+pub(crate) use unrunnable::{Unrunnable, check_analyzed, check_planned};
 
 use crate::error::{Error, Result};
 use filters::{conjuncts, ids, topmost_filter, unfiltered};
@@ -79,10 +79,14 @@ pub(crate) fn limit(plan: &LogicalPlan) -> Result<Option<u64>> {
     checks::limit(plan)
 }
 
-/// Resolves the types of expressions in `plan`, and rewrites subqueries in conditions as joins. The rest of this module
-/// expects such a plan.
-pub(crate) fn resolved(plan: LogicalPlan, state: &SessionState) -> Result<LogicalPlan> {
-    Ok(join::resolved(plan, state)?)
+/// Resolves the types of expressions in `plan`.
+pub(crate) fn analyzed(plan: LogicalPlan, state: &SessionState) -> Result<LogicalPlan> {
+    Ok(state.analyzer().execute_and_check(plan, state.config_options(), |_, _| {})?)
+}
+
+/// Rewrites subqueries in conditions of an analyzed plan as joins. The rest of this module expects such a plan.
+pub(crate) fn resolved(plan: LogicalPlan) -> Result<LogicalPlan> {
+    Ok(join::resolved(plan)?)
 }
 
 /// A hash of a query, by its plan as it was planned, and as it was cut.

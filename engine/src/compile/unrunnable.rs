@@ -9,10 +9,10 @@ use datafusion::common::DFSchema;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::error::{DataFusionError, Result as PlanResult};
 use datafusion::execution::SessionState;
-use datafusion::logical_expr::expr::{WindowFunction, WindowFunctionParams};
-use datafusion::logical_expr::utils::merge_schema;
+use datafusion::logical_expr::expr::{InSubquery, WindowFunction, WindowFunctionParams};
+use datafusion::logical_expr::utils::{merge_schema, split_conjunction};
 use datafusion::logical_expr::{
-    Cast, Expr, ExprSchemable, LogicalPlan, TryCast, Union, WindowFrameBound, WindowFrameUnits,
+    BinaryExpr, Cast, Expr, ExprSchemable, LogicalPlan, Operator, TryCast, Union, WindowFrameBound, WindowFrameUnits,
 };
 use forebay_arrays::{TensorType, type_name};
 
@@ -37,14 +37,15 @@ pub(crate) fn check_planned(plan: &LogicalPlan) -> Result<(), Unrunnable> {
     check_windows(plan)
 }
 
-/// Refuses a plan that cannot run, with resolved types. `planned` is the plan before types were resolved.
-pub(crate) fn check_resolved(
+/// Refuses an analyzed plan that cannot run. `planned` is the plan before.
+pub(crate) fn check_analyzed(
     planned: &LogicalPlan,
-    resolved: &LogicalPlan,
+    analyzed: &LogicalPlan,
     state: &SessionState,
 ) -> Result<(), Unrunnable> {
-    check_dates(planned, resolved)?;
-    check_subqueries(resolved, state)
+    check_dates(planned, analyzed)?;
+    check_memberships(analyzed)?;
+    check_subqueries(analyzed, state)
 }
 
 /// Refuses a UNION of tensors of different types. DataFusion would describe the rows of all parts as those of the last.
@@ -113,7 +114,7 @@ fn check_windows(plan: &LogicalPlan) -> Result<(), Unrunnable> {
                     LogicalPlan::Window(window) => range_over_texts(call, window.input.schema())?,
                     _ => Some(Unrunnable {
                         word: Some("OVER".to_owned()),
-                        error: Error::invalid("a window function is called where rows are chosen or grouped")
+                        error: Error::invalid("a window function is called outside the list of columns and ORDER BY")
                             .with_hint("choose rows by its result with QUALIFY, or call it in a subquery of FROM"),
                     }),
                 };
@@ -137,34 +138,56 @@ fn range_over_texts(call: &WindowFunction, input: &DFSchema) -> PlanResult<Optio
     let has_distance = is_distance(&frame.start_bound) || is_distance(&frame.end_bound);
     let (WindowFrameUnits::Range, true, [sort]) = (frame.units, has_distance, &order_by[..]) else { return Ok(None) };
     let data_type = sort.expr.get_type(input)?;
-    if data_type.is_numeric() || data_type.is_temporal() || data_type.is_null() {
-        return Ok(None);
-    }
-    let error = Error::invalid(format!("RANGE counts in numbers or times, and {} is {data_type}", sort.expr));
-    let hint = "count rows with ROWS, or peers with GROUPS";
-    Ok(Some(Unrunnable { word: Some("RANGE".to_owned()), error: error.with_hint(hint) }))
+    // DataFusion would take a number for months.
+    let is_number = |bound: &WindowFrameBound| match bound {
+        WindowFrameBound::Preceding(by) | WindowFrameBound::Following(by) => by.to_string().parse::<f64>().is_ok(),
+        WindowFrameBound::CurrentRow => false,
+    };
+    let has_number = is_number(&frame.start_bound) || is_number(&frame.end_bound);
+    let error = match (data_type.is_temporal(), data_type.is_numeric() || data_type.is_null()) {
+        (true, _) if has_number => Error::invalid(format!("RANGE has no unit, and {} is {data_type}", sort.expr))
+            .with_hint("write the unit, as in RANGE BETWEEN INTERVAL '7' DAY PRECEDING AND CURRENT ROW"),
+        (false, false) => Error::invalid(format!("RANGE counts in numbers or times, and {} is {data_type}", sort.expr))
+            .with_hint("count rows with ROWS, or peers with GROUPS"),
+        _ => return Ok(None),
+    };
+    Ok(Some(Unrunnable { word: Some("RANGE".to_owned()), error }))
 }
 
 /// Refuses integers beside dates, as in `day > 19800` and in a UNION of both: DataFusion takes them for days since
 /// 1970.
-fn check_dates(planned: &LogicalPlan, resolved: &LogicalPlan) -> Result<(), Unrunnable> {
+fn check_dates(planned: &LogicalPlan, analyzed: &LogicalPlan) -> Result<(), Unrunnable> {
+    // The analyzer adds casts within those that are written.
     let mut written = HashSet::new();
     casts_to_dates(planned, |_, from| {
-        written.insert(from.to_string());
+        written.insert(without_casts(from)?);
         Ok(())
     })?;
     let mut refusal = None;
-    casts_to_dates(resolved, |node, from| {
-        let is_integer = from.get_type(&merge_schema(&node.inputs()))?.is_integer();
-        if is_integer && !written.contains(&from.to_string()) {
-            let error = Error::invalid(format!("the integer {from} is used as a date"));
+    casts_to_dates(analyzed, |node, from| {
+        if from.get_type(&merge_schema(&node.inputs()))?.is_integer() && !written.contains(&without_casts(from)?) {
+            let (shown, word) = match from {
+                Expr::Literal(value, _) => (value.to_string(), None),
+                Expr::Column(column) => (column.name.clone(), Some(column.name.clone())),
+                other => (other.to_string(), None),
+            };
+            let error = Error::invalid(format!("the integer {shown} is used as a date"));
             let hint = "write which one is meant: CAST(date AS INT) is the number of days since 1970-01-01, and \
                         CAST(integer AS DATE) is the date of such a number";
-            refusal = Some(Unrunnable { word: None, error: error.with_hint(hint) });
+            refusal = Some(Unrunnable { word, error: error.with_hint(hint) });
         }
         Ok(())
     })?;
     refusal.map_or(Ok(()), Err)
+}
+
+/// The text of an expression without its casts.
+fn without_casts(expr: &Expr) -> PlanResult<String> {
+    let bare = expr.clone().transform_up(|expr| match expr {
+        Expr::Cast(Cast { expr, .. }) | Expr::TryCast(TryCast { expr, .. }) => Ok(Transformed::yes(*expr)),
+        other => Ok(Transformed::no(other)),
+    })?;
+    Ok(bare.data.to_string())
 }
 
 /// Visits each expression that is cast to a date, and its node.
@@ -185,6 +208,74 @@ fn casts_to_dates(plan: &LogicalPlan, mut visit: impl FnMut(&LogicalPlan, &Expr)
     Ok(())
 }
 
+/// Refuses NOT IN over a subquery where DataFusion ignores nulls, which make it null: anywhere but as a condition of
+/// WHERE that compares a column, or if the subquery refers to the outer query.
+fn check_memberships(plan: &LogicalPlan) -> Result<(), Unrunnable> {
+    let mut is_refused = false;
+    plan.apply_with_subqueries(|node| {
+        let schema = merge_schema(&node.inputs());
+        let ignores_null = |call: &InSubquery| {
+            let items = call.subquery.subquery.schema();
+            Ok(call.expr.nullable(&schema)? || items.fields().first().is_some_and(|items| items.is_nullable()))
+        };
+        for expr in node.expressions() {
+            for condition in split_conjunction(&expr) {
+                is_refused = is_refused
+                    || match excluding(condition) {
+                        Some(call) if matches!(node, LogicalPlan::Filter(_)) => {
+                            let runs = call.subquery.outer_ref_columns.is_empty() && call.expr.any_column_refs();
+                            !runs && ignores_null(call)?
+                        }
+                        _ => has_exclusion(condition, true, &ignores_null)?,
+                    };
+            }
+        }
+        Ok(if is_refused { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
+    })?;
+    if !is_refused {
+        return Ok(());
+    }
+    let error = Error::invalid("NOT IN over a subquery cannot run here, where its nulls would be ignored");
+    let error = error.with_hint(
+        "write NOT EXISTS (SELECT 1 FROM … WHERE …), which is not null, or make NOT IN one of the conditions that AND \
+         joins in WHERE",
+    );
+    Err(Unrunnable { word: Some("NOT".to_owned()), error })
+}
+
+/// The call of a condition that is NOT IN.
+fn excluding(condition: &Expr) -> Option<&InSubquery> {
+    match condition {
+        Expr::InSubquery(call) if call.negated => Some(call),
+        Expr::Not(inner) => match inner.as_ref() {
+            Expr::InSubquery(call) if !call.negated => Some(call),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// Whether the result of a condition differs where an IN over a subquery is null, and not false. A condition that
+/// `is_kept` keeps rows if it is true, and one that is not keeps them if it is false.
+fn has_exclusion(
+    condition: &Expr,
+    is_kept: bool,
+    ignores_null: &impl Fn(&InSubquery) -> PlanResult<bool>,
+) -> PlanResult<bool> {
+    match condition {
+        Expr::BinaryExpr(BinaryExpr { left, op: Operator::And | Operator::Or, right }) => {
+            Ok(has_exclusion(left, is_kept, ignores_null)? || has_exclusion(right, is_kept, ignores_null)?)
+        }
+        Expr::Not(inner) => has_exclusion(inner, !is_kept, ignores_null),
+        Expr::InSubquery(call) => Ok(call.negated == is_kept && ignores_null(call)?),
+        // Its value is used, and not only whether it is true.
+        other => other.exists(|expr| match expr {
+            Expr::InSubquery(call) => ignores_null(call),
+            _ => Ok(false),
+        }),
+    }
+}
+
 /// Refuses a plan with a subquery that refers to the outer query, if DataFusion cannot run it as a join.
 fn check_subqueries(plan: &LogicalPlan, state: &SessionState) -> Result<(), Unrunnable> {
     // The optimizer rewrites them. Its errors are reported when the query runs.
@@ -197,12 +288,6 @@ fn check_subqueries(plan: &LogicalPlan, state: &SessionState) -> Result<(), Unru
              group: `SELECT a.id, count(b.x) FROM a LEFT JOIN b ON b.time < a.time GROUP BY a.id`",
         );
         return Err(Unrunnable { word: None, error });
-    }
-    // A null in the subquery makes NOT IN null, which DataFusion follows for one column only.
-    if plan.exists(|node| Ok(matches!(node, LogicalPlan::Join(join) if join.null_aware && join.on.len() > 1)))? {
-        let error = Error::invalid("NOT IN over a subquery that refers to the outer query cannot run");
-        let error = error.with_hint("write NOT EXISTS (SELECT 1 FROM … WHERE …), and compare the value with `=` in it");
-        return Err(Unrunnable { word: Some("NOT".to_owned()), error });
     }
     Ok(())
 }

@@ -60,10 +60,9 @@ impl Session {
             .map_err(|error| Failure::Refused(Refusal::Placed(error)))?;
         let failure = |reason| Failure::of(misplaced(&definition.text, definition.place, reason), definition.place);
         compile::check_planned(&plan).map_err(failure)?;
-        let resolved = state.analyzer().execute_and_check(plan.clone(), state.config_options(), |_, _| {});
-        let resolved = resolved.map_err(|error| at(error.into()))?;
-        compile::check_resolved(&plan, &resolved, &state).map_err(failure)?;
-        let plan = determined_fits(resolved).map_err(|error| at(error.into()))?;
+        let analyzed = compile::analyzed(plan.clone(), &state).map_err(at)?;
+        compile::check_analyzed(&plan, &analyzed, &state).map_err(failure)?;
+        let plan = determined_fits(analyzed).map_err(|error| at(error.into()))?;
         check_fits(&plan).map_err(at)?;
         Ok(Query::new(definition.text.clone(), plan, state, self.batch.clone(), Arc::clone(&self.executor)))
     }
