@@ -253,9 +253,9 @@ fn a_preview_shows_nulls_inside_of_structs_and_lists() {
     let shown = succeed(&mut forebay(["preview", &script, "--output", "json"]));
     let rows: Vec<serde_json::Value> = shown.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     let expect = [
-        serde_json::json!({ "place": "{name: null, x: 1}", "days": "[1, null]" }),
+        serde_json::json!({ "place": { "name": null, "x": 1 }, "days": [1, null] }),
         serde_json::json!({ "place": null, "days": null }),
-        serde_json::json!({ "place": "{name: , x: null}", "days": "[]" }),
+        serde_json::json!({ "place": { "name": "", "x": null }, "days": [] }),
     ];
     assert_eq!(rows, expect);
     let table = succeed(&mut forebay(["preview", &script]));
