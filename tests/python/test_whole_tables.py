@@ -34,7 +34,6 @@ QUERIES = [
     "SELECT count(*) FROM sales a WHERE amount > (SELECT avg(b.amount) FROM sales b WHERE b.shop = a.shop)",
     "SELECT count(*) FROM sales WHERE shop NOT IN (SELECT shop FROM shops WHERE size > 50)",
     "SELECT count(*) FROM sales WHERE EXISTS (SELECT 1 FROM shops WHERE shops.shop = sales.shop AND size > id % 90)",
-    "SELECT s.name, t.n FROM shops s CROSS JOIN LATERAL (SELECT count(*) AS n FROM sales b WHERE b.shop = s.shop) AS t ORDER BY 1",
     "SELECT a.shop, a.amount, b.shop AS found FROM sales a LEFT JOIN shops b ON a.amount = b.shop WHERE EXISTS (SELECT 1 FROM shops c WHERE c.shop = a.shop) ORDER BY a.shop, b.shop, a.amount",
     "SELECT id, rank() OVER (PARTITION BY shop ORDER BY amount, id) AS r FROM sales ORDER BY id LIMIT 50",
     "SELECT shop, amount FROM sales QUALIFY row_number() OVER (PARTITION BY shop ORDER BY amount DESC, id) = 1 ORDER BY shop",
@@ -47,6 +46,11 @@ QUERIES = [
     "SELECT sum(id) AS s FROM (SELECT id FROM sales LIMIT 30000)",
     "SELECT DISTINCT CASE WHEN a.amount > b.size THEN b.size ELSE 4 END AS v FROM sales a JOIN shops b ON a.shop = b.shop ORDER BY v",
     "SELECT shop, day, count(*) AS n FROM sales WHERE shop < 4 GROUP BY ROLLUP (shop, day) ORDER BY shop NULLS LAST, day NULLS LAST, n",
+]
+
+# Refused in a pipeline.
+BARE_QUERIES = [
+    "SELECT s.name, t.n FROM shops s CROSS JOIN LATERAL (SELECT count(*) AS n FROM sales b WHERE b.shop = s.shop) AS t ORDER BY 1",
 ]
 
 
@@ -110,7 +114,7 @@ def is_equal(actual: list[dict], expected: list[dict]) -> bool:
     return len(actual) == len(expected) and all(map(is_row, actual, expected))
 
 
-@pytest.mark.parametrize("query", QUERIES)
+@pytest.mark.parametrize("query", QUERIES + BARE_QUERIES)
 def test_rows_are_those_of_duckdb(folder, query):
     expected = expected_of(folder, query)
     assert expected
