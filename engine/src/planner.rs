@@ -39,7 +39,8 @@ pub(crate) fn planner() -> SessionContext {
 
 /// DataFusion's rules without `FilterPushdown`. It moves conditions, and those that joins compute while they run, below
 /// projections and sorts, and finds their columns there by name. If two columns have one name, as those of two joined
-/// tables may, it can take the wrong one, and rows are lost. Scans of this engine take no such conditions anyway.
+/// tables may, it can take the wrong one, and rows are lost (apache/datafusion#25259 fixes it, after version 55). Scans
+/// of this engine take no such conditions anyway.
 fn physical_optimizer_rules() -> Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>> {
     let mut rules = PhysicalOptimizer::new().rules;
     rules.retain(|rule| !rule.name().starts_with("FilterPushdown"));

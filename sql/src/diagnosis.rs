@@ -48,8 +48,8 @@ pub(crate) async fn diagnose(
         let place = place.unwrap_or_else(|| blamed(call, &message));
         let worded = match message.ends_with(OF_MIXED_INTEGERS) {
             true => worded.with_hint(
-                "numbers of rows, as row_number() and ntile() give them, are unsigned, and become decimals beside other \
-                 integers: write CAST(row_number() OVER … AS BIGINT)",
+                "numbers of rows, as row_number() and ntile() give them, are unsigned, and become decimals beside \
+                 other integers: write CAST(row_number() OVER … AS BIGINT)",
             ),
             false => worded,
         };

@@ -127,8 +127,8 @@ fn check_windows(plan: &LogicalPlan) -> Result<(), Unrunnable> {
     refusal.map_or(Ok(()), Err)
 }
 
-/// Why a window in RANGE has no frame: what it is ordered by cannot be subtracted. DataFusion would take all rows
-/// before or after.
+/// Refuses a distance in RANGE if values of the window's ORDER BY cannot be subtracted, where DataFusion would take all
+/// rows before or after, and if they are times and the distance has no unit.
 fn range_over_texts(call: &WindowFunction, input: &DFSchema) -> PlanResult<Option<Unrunnable>> {
     let WindowFunctionParams { window_frame: frame, order_by, .. } = &call.params;
     let is_distance = |bound: &WindowFrameBound| match bound {
