@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, FieldRef};
-use datafusion::common::DFSchema;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::{DFSchema, ScalarValue};
 use datafusion::error::{DataFusionError, Result as PlanResult};
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::expr::{InSubquery, WindowFunction, WindowFunctionParams};
@@ -111,7 +111,7 @@ fn check_windows(plan: &LogicalPlan) -> Result<(), Unrunnable> {
             expr.apply(|expr| {
                 let Expr::WindowFunction(call) = expr else { return Ok(TreeNodeRecursion::Continue) };
                 let found = match node {
-                    LogicalPlan::Window(window) => range_over_texts(call, window.input.schema())?,
+                    LogicalPlan::Window(window) => wrong_distance(call, window.input.schema())?,
                     _ => Some(Unrunnable {
                         word: Some("OVER".to_owned()),
                         error: Error::invalid("a window function is called outside the list of columns and ORDER BY")
@@ -127,24 +127,27 @@ fn check_windows(plan: &LogicalPlan) -> Result<(), Unrunnable> {
     refusal.map_or(Ok(()), Err)
 }
 
-/// Refuses a distance in RANGE if values of the window's ORDER BY cannot be subtracted, where DataFusion would take all
-/// rows before or after, and if they are times and the distance has no unit.
-fn range_over_texts(call: &WindowFunction, input: &DFSchema) -> PlanResult<Option<Unrunnable>> {
+/// Refuses a distance in RANGE if values of the window's ORDER BY cannot be subtracted or if their type does not have
+/// it, where DataFusion would take all rows before or after, and if they are times and the distance has no unit.
+fn wrong_distance(call: &WindowFunction, input: &DFSchema) -> PlanResult<Option<Unrunnable>> {
     let WindowFunctionParams { window_frame: frame, order_by, .. } = &call.params;
-    let is_distance = |bound: &WindowFrameBound| match bound {
-        WindowFrameBound::Preceding(by) | WindowFrameBound::Following(by) => !by.is_null(),
-        WindowFrameBound::CurrentRow => false,
+    let distances: Vec<&ScalarValue> = [&frame.start_bound, &frame.end_bound]
+        .into_iter()
+        .filter_map(|bound| match bound {
+            WindowFrameBound::Preceding(by) | WindowFrameBound::Following(by) if !by.is_null() => Some(by),
+            _ => None,
+        })
+        .collect();
+    let (WindowFrameUnits::Range, false, [sort]) = (frame.units, distances.is_empty(), &order_by[..]) else {
+        return Ok(None);
     };
-    let has_distance = is_distance(&frame.start_bound) || is_distance(&frame.end_bound);
-    let (WindowFrameUnits::Range, true, [sort]) = (frame.units, has_distance, &order_by[..]) else { return Ok(None) };
     let data_type = sort.expr.get_type(input)?;
+    let unfit = distances.iter().find(|by| data_type.is_integer() && by.cast_to(&data_type).is_err());
     // DataFusion would take a number for months.
-    let is_number = |bound: &WindowFrameBound| match bound {
-        WindowFrameBound::Preceding(by) | WindowFrameBound::Following(by) => by.to_string().parse::<f64>().is_ok(),
-        WindowFrameBound::CurrentRow => false,
-    };
-    let has_number = is_number(&frame.start_bound) || is_number(&frame.end_bound);
+    let has_number = distances.iter().any(|by| by.to_string().parse::<f64>().is_ok());
     let error = match (data_type.is_temporal(), data_type.is_numeric() || data_type.is_null()) {
+        _ if let Some(by) = unfit => Error::invalid(format!("RANGE {by} is no {data_type}, and {} is", sort.expr))
+            .with_hint(format!("write ORDER BY CAST({} AS BIGINT), or AS DOUBLE", sort.expr)),
         (true, _) if has_number => Error::invalid(format!("RANGE has no unit, and {} is {data_type}", sort.expr))
             .with_hint("write the unit, as in RANGE BETWEEN INTERVAL '7' DAY PRECEDING AND CURRENT ROW"),
         (false, false) => Error::invalid(format!("RANGE counts in numbers or times, and {} is {data_type}", sort.expr))
