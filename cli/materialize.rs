@@ -78,8 +78,7 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
     let session = ScriptArguments { file, session: arguments.session.clone() }.open().await?;
     let pipeline = script::pipeline(&session, arguments.pipeline.as_deref())?;
     let opened = interruptible(async {
-        stages::prepare(&session, &pipeline).await?;
-        let job = session.job(&pipeline, feed, &arguments.to, options).await?;
+        let job = stages::shown(&session, session.job(&pipeline, feed, &arguments.to, options)).await?;
         let estimate = if arguments.dry_run { Some(job.estimate().await?) } else { None };
         Ok((job, estimate))
     });

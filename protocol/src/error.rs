@@ -105,6 +105,13 @@ impl Error {
         self.changed(|inner| inner.hint = hint)
     }
 
+    /// The same error with another message, such as one that also says where it happened.
+    #[must_use]
+    pub fn with_message(self, message: impl Into<String>) -> Self {
+        let message = message.into();
+        self.changed(|inner| inner.message = message)
+    }
+
     /// The same error, which may pass although others of its kind do not.
     #[must_use]
     pub fn that_may_pass(self) -> Self {

@@ -20,7 +20,7 @@ use tempfile::TempDir;
 use tokio::sync::mpsc;
 
 use super::coded::coded;
-use super::{BatchLimits, BatchTable};
+use super::{BatchLimits, BatchTable, suspects};
 use crate::compile::{self, PlanValue, fused};
 use crate::error::{Error, Result};
 use crate::executor::{Executor, Task};
@@ -149,7 +149,7 @@ impl Query {
             let error = match self.attempt(partitions, retries, spill_folder, sender, &mut has_begun).await {
                 Ok(()) => return Ok(()),
                 Err(error) if is_out_of_memory(&error) => error,
-                Err(error) => return Err(of_query(error)),
+                Err(error) => return Err(suspects::named(of_query(error), &self.plan)),
             };
             let error = Error::from(error);
             if has_begun || retries == RETRIES_MAX {

@@ -1,0 +1,117 @@
+//! The expressions of a query that an error of computing may come from.
+//!
+//! Such an error has the values that failed. It does not have the expression: one that runs does not know its text. So
+//! the expressions of the plan are searched for those that fail with such a message.
+
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::error::Result as PlanResult;
+use datafusion::logical_expr::expr::AggregateFunction;
+use datafusion::logical_expr::utils::merge_schema;
+use datafusion::logical_expr::{BinaryExpr, Cast, Expr, ExprSchemable, LogicalPlan};
+use datafusion::sql::unparser::Unparser;
+
+use crate::error::Error;
+
+/// If more expressions may have failed, none is named.
+const NAMED_MAX: usize = 3;
+/// A longer expression is cut off.
+const CHARS_MAX: usize = 80;
+
+/// The error of running `plan`, whose types are resolved, after the expressions that it may come from.
+pub(super) fn named(error: Error, plan: &LogicalPlan) -> Error {
+    match suspects(error.message(), plan) {
+        Ok(texts) if (1..=NAMED_MAX).contains(&texts.len()) => {
+            let message = format!("in {}: {}", texts.join(" or "), error.message());
+            error.with_message(message)
+        }
+        _ => error,
+    }
+}
+
+/// What failed, as far as a message says.
+enum Failed<'a> {
+    /// Arithmetic on these types, such as `Int64 / Int64` and `sum(Int64)`.
+    Arithmetic(&'a str),
+    /// A cast to a type that this text names.
+    Cast(&'a str),
+    /// A text that is not a time.
+    Time,
+    /// The call of this function, if it is one.
+    Call(&'a str),
+}
+
+impl<'a> Failed<'a> {
+    fn of(message: &'a str) -> Option<Self> {
+        const OF_CASTS: &[&str] = &["cannot cast ", "can't cast value "];
+        if message.starts_with("cannot divide by zero: ") {
+            // The values, and then the types in parentheses.
+            let types = message.split(" (").nth(1)?;
+            return Some(Self::Arithmetic(types.split("); ").next()?));
+        }
+        if let Some(operation) = message.strip_prefix("overflow in ") {
+            return Some(Self::Arithmetic(operation.split(": ").next()?));
+        }
+        if OF_CASTS.iter().any(|start| message.starts_with(start)) || message.contains(" is too large to store in a ") {
+            return Some(Self::Cast(message));
+        }
+        match message.starts_with("error parsing timestamp from ") {
+            true => Some(Self::Time),
+            false => message.split_once(": ").map(|(name, _)| Self::Call(name)),
+        }
+    }
+
+    fn may_be(&self, expr: &Expr, plan: &LogicalPlan) -> PlanResult<bool> {
+        Ok(match (self, expr) {
+            (Self::Arithmetic(types), Expr::BinaryExpr(BinaryExpr { left, op, right })) => {
+                let schema = merge_schema(&plan.inputs());
+                *types == format!("{} {op} {}", left.get_type(&schema)?, right.get_type(&schema)?)
+            }
+            (Self::Arithmetic(types), Expr::Negative(of)) => {
+                *types == format!("-({})", of.get_type(&merge_schema(&plan.inputs()))?)
+            }
+            (Self::Arithmetic(types), Expr::AggregateFunction(AggregateFunction { func, params })) => {
+                let [argument] = &params.args[..] else { return Ok(false) };
+                *types == format!("{}({})", func.name(), argument.get_type(&merge_schema(&plan.inputs()))?)
+            }
+            (Self::Cast(message), Expr::Cast(Cast { field, .. })) => {
+                let to = field.data_type().to_string();
+                let name = to.split('(').next().unwrap_or(&to);
+                message.split(|char: char| !char.is_alphanumeric()).any(|word| word == name)
+            }
+            (Self::Time, Expr::Cast(Cast { field, .. })) => field.data_type().is_temporal(),
+            (Self::Time, Expr::ScalarFunction(call)) => call.name().starts_with("to_"),
+            (Self::Call(name), Expr::ScalarFunction(call)) => call.name() == *name,
+            _ => false,
+        })
+    }
+}
+
+/// The texts of the expressions of `plan` that fail with such a message.
+fn suspects(message: &str, plan: &LogicalPlan) -> PlanResult<Vec<String>> {
+    let Some(failed) = Failed::of(message) else { return Ok(Vec::new()) };
+    let mut texts = Vec::new();
+    plan.apply_with_subqueries(|node| {
+        for expr in node.expressions() {
+            expr.apply(|expr| {
+                if failed.may_be(expr, node)? {
+                    let text = text(expr)?;
+                    if !texts.contains(&text) {
+                        texts.push(text);
+                    }
+                }
+                Ok(TreeNodeRecursion::Continue)
+            })?;
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    Ok(texts)
+}
+
+/// An expression as SQL.
+fn text(expr: &Expr) -> PlanResult<String> {
+    let text = Unparser::default().with_pretty(true).expr_to_sql(expr)?.to_string();
+    Ok(match text.char_indices().nth(CHARS_MAX) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    })
+}
