@@ -53,6 +53,8 @@ pub struct KeptStage {
     pub url: String,
     /// The number of rows.
     pub rows: u64,
+    /// Source rows that could not be read, and were left out.
+    pub bad_rows: u64,
     /// The bytes of the files.
     pub bytes: u64,
     /// The seconds that it took.
@@ -166,9 +168,10 @@ impl fmt::Display for StageState {
         let reads = reads.iter().map(|(table, files, rows)| format!("{table} ({files} files, {rows} rows)"));
         let reads = reads.collect::<Vec<_>>().join(", ");
         let kept = match kept {
-            Some(KeptStage { url, rows, bytes, seconds }) => {
+            Some(KeptStage { url, rows, bad_rows, bytes, seconds }) => {
                 let took = seconds.map(|seconds| format!(", computed in {seconds:.1} s")).unwrap_or_default();
-                format!("kept: {rows} rows, {bytes} bytes{took}, in \"{url}\"")
+                let bad = if *bad_rows > 0 { format!("; {bad_rows} bad rows left out") } else { String::new() };
+                format!("kept: {rows} rows, {bytes} bytes{took}, in \"{url}\"{bad}")
             }
             None => "not kept: opening the pipeline runs it".to_owned(),
         };

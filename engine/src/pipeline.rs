@@ -371,7 +371,7 @@ impl From<crate::Error> for Refusal {
 }
 
 /// The option that says how joins run. It is a part of the query, and so only of `CREATE PIPELINE`.
-const JOIN: &str = "join";
+pub(crate) const JOIN: &str = "join";
 
 fn options(given: &[PipelineOption]) -> Result<(FeedOptions, ReadDefaults, Joins), Refusal> {
     let (mut of_feed, mut of_reading, mut joins) = (Vec::new(), Vec::new(), Joins::default());

@@ -44,6 +44,8 @@ JOB: Checks = {
     "file_size": arguments.size,
     "compression": arguments.text,
     "partition_by": arguments.columns,
+    "global_shuffle": arguments.boolean,
+    "sort_by": arguments.columns,
 }
 SESSION: Checks = {
     "threads": arguments.positive,

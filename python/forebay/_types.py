@@ -91,6 +91,8 @@ class MaterializeOptions(FeedOptions, total=False):
     file_size: int | str | None
     compression: str | None
     partition_by: str | list[str] | None
+    global_shuffle: bool | None
+    sort_by: str | list[str] | None
     # end: options of a job
 
 

@@ -64,6 +64,37 @@ def test_a_query_in_brackets_needs_no_pipeline(folder):
     assert file.read_text().split() == ["n", *(str(n) for n in range(0, 8000, 2))]
 
 
+def test_samples_are_sorted_and_tables_joined_in_stages(folder):
+    shuffled = SCRIPT.replace("train AS", "train WITH (shuffle = true, seed = 3) AS")
+    (folder / "train.sql").write_text(shuffled)
+    materialize(folder, "--to", "sorted", "--sort-by", "x DESC")
+    [file] = (folder / "sorted").glob("*.parquet")
+    assert pq.read_table(file)["n"].to_pylist() == [*reversed(range(8000))]
+    (folder / "job.sql").write_text(f"""{shuffled}
+        MATERIALIZE train TO 'by_sql' WITH (window_rows = 400, file_size = 1, sort_by = 'x DESC');
+        MATERIALIZE (SELECT a.n, b.n AS other FROM numbers a JOIN numbers b ON b.n = a.n + 7990)
+            TO 'joined' WITH (join = 'precompute', sort_by = 'other DESC', format = 'csv', compression = 'none');
+    """)
+    forebay("sql", "job.sql", folder=folder)
+    assert digests(folder / "by_sql") == digests(folder / "sorted")
+    [file] = (folder / "joined").glob("*.csv")
+    assert file.read_text().split() == ["n,other", *(f"{n},{n + 7990}" for n in reversed(range(10)))]
+
+
+@pytest.mark.parametrize(
+    "statement, place, phrase",
+    [
+        ("train TO 'out' WITH (join = 'precompute')", "4:34", 'unknown option of MATERIALIZE "join"'),
+        ("(SELECT n FROM numbers) TO 'out' WITH (join = 'never')", "4:59", "\"join\" must be 'lookup' or 'precompute'"),
+        ("(SELECT n FROM numbers) TO 'out' WITH (sort_by = 'x')", "4:1", 'the column "x", which is not there'),
+    ],
+)
+def test_what_a_statement_cannot_order_or_join_is_refused(folder, statement, place, phrase):
+    done = forebay("sql", "-c", f"{SCRIPT}MATERIALIZE {statement};", folder=folder, expect=2)
+    assert phrase in done.stderr and f":{place}\n" in done.stderr, done.stderr
+    assert not (folder / "out").exists()
+
+
 def test_a_dry_run_writes_nothing(folder):
     done = materialize(folder, "--to", "out", "--dry-run")
     assert "8000 source rows in 20 windows" in done.stdout

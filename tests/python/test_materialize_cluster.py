@@ -95,6 +95,24 @@ def test_workers_write_what_one_process_writes(folder, alone):
             assert divided["rows"] == ROWS - 6 and len(digests(folder / "out/c/one=1")) == FILES == divided["files"]
 
 
+def test_workers_write_samples_in_an_order_of_their_own(folder):
+    (folder / "plain.sql").write_text(f"""
+        CREATE EXTERNAL TABLE numbers STORED AS PARQUET LOCATION '{folder}/numbers';
+        CREATE PIPELINE plain AS SELECT n, n + 1 AS next FROM numbers;
+    """)
+
+    def written(server, name, *order):
+        assert end(begin(server.uri, folder / name, *order))["rows"] == ROWS
+        [file] = (folder / name).glob("*.parquet")
+        return pq.read_table(file)["n"].to_pylist()
+
+    with Server(folder / "plain.sql", "--no-worker", "--allow-write", str(folder)) as server, Worker(server):
+        assert written(server, "sorted", "--sort-by", "next DESC") == [*reversed(range(ROWS))]
+        shuffled = written(server, "shuffled", "--global-shuffle", "--seed", "3")
+        assert sorted(shuffled) == [*range(ROWS)] != shuffled
+        assert '"nxt", which is not there' in refused(server.uri, folder / "out", "--sort-by", "nxt")
+
+
 def test_a_server_estimates_what_its_workers_would_write(folder, alone):
     with Server(folder / "train.sql", "--allow-write", str(folder)) as server:
         estimate = end(begin(server.uri, folder / "out", "--dry-run"))

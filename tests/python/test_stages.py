@@ -8,6 +8,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from support import Server, binary, environment
@@ -75,10 +76,9 @@ def test_samples_are_duckdbs_rows(folder, name):
     out = folder / f"out-{name}"
     run("materialize", "all.sql", "--pipeline", name, "--to", out, "--format", "jsonl", "--root", folder / "default", folder=folder)
     actual = [json.loads(line) for path in sorted(out.glob("*.jsonl")) for line in path.read_text().splitlines()]
-    for row in expected:
-        for column in row:
-            for other in actual:
-                other.setdefault(column, None)
+    # JSON lines leave nulls out.
+    columns = {column: None for row in expected for column in row}
+    actual = [columns | row for row in actual]
     assert is_equal(actual, expected), (actual[:5], expected[:5])
 
 
@@ -224,8 +224,8 @@ def test_what_cannot_be_a_stage_is_refused_when_the_pipeline_is_created(folder, 
     ("query", "code", "phrases"),
     [
         ("SELECT id FROM sales WHERE id < 0 ORDER BY id", 2, ["stage_1"]),
-        ("SELECT shop, sum(1 / (shop - shop)) AS s FROM sales GROUP BY shop", 4, ["stage_1", "p", "divide by zero"]),
-        ("SELECT shop, max(CAST(day AS INT)) AS s FROM sales GROUP BY shop", 4, ["stage_1", "cannot cast string"]),
+        ("SELECT shop, sum(1 / (shop - shop)) AS s FROM sales GROUP BY shop", 4, ["stage_1", "p", "in 1 / (", "divide by zero"]),
+        ("SELECT shop, max(CAST(day AS INT)) AS s FROM sales GROUP BY shop", 4, ["stage_1", 'in CAST(sales."day" AS INTEGER)', "cannot cast string"]),
         ("SELECT id, (SELECT shop FROM shops) AS s FROM sales", 4, ["more than one row"]),
     ],
 )
@@ -233,6 +233,47 @@ def test_a_stage_that_fails_says_which(folder, tmp_path, query, code, phrases):
     (tmp_path / "p.sql").write_text(f"{TABLES.replace(chr(39) + 's', chr(39) + str(folder) + '/s')}\nCREATE PIPELINE p AS {query};")
     done = run("run", "p.sql", folder=tmp_path, code=code)
     assert all(phrase in done.stderr for phrase in phrases), done.stderr
+
+
+def test_rows_that_cannot_be_read_are_left_out_of_a_stage_if_the_pipeline_says_so(tmp_path):
+    rows = [f"{n},{'x' if n % 500 == 7 else n}" for n in range(2_000)]
+    (tmp_path / "a.csv").write_text("n,m\n" + "\n".join(rows) + "\n")
+    table = "CREATE EXTERNAL TABLE a (n BIGINT, m BIGINT) STORED AS CSV LOCATION 'a.csv';"
+    query = "SELECT count(*) AS rows, count(m) AS ms, sum(m) AS total, min(b.o) AS least FROM a JOIN (SELECT n AS k, m + 1 AS o FROM a) b ON b.k = a.n"
+    left_out = [n for n in range(2_000) if n % 500 == 7]
+    good = [n for n in range(2_000) if n % 500 != 7]
+    feeds = set()
+    for on_error in ["raise", "skip", "quarantine"]:
+        (tmp_path / "p.sql").write_text(f"{table}\nCREATE PIPELINE p WITH (on_error = '{on_error}') AS {query};")
+        done = run("run", "p.sql", folder=tmp_path, code=4 if on_error == "raise" else 0)
+        if on_error == "raise":
+            assert "a.csv\", row 7: " in done.stderr and "on_error" in done.stderr, done.stderr
+            continue
+        assert "rows=4" in done.stderr, done.stderr
+        for number, flags in enumerate([(), *SETTINGS]):
+            out = run("run", "p.sql", "--root", f"root-{on_error}-{number}", "--output", "json", *flags, folder=tmp_path)
+            feeds.add((on_error, lines(out)[-1]["feed"]))
+        run("materialize", "p.sql", "--to", f"out-{on_error}", "--format", "jsonl", folder=tmp_path)
+        [file] = (tmp_path / f"out-{on_error}").glob("*.jsonl")
+        expected = {"rows": len(good), "ms": len(good), "total": sum(good), "least": 1}
+        assert json.loads(file.read_text()) == expected
+        explained = run("explain", "p.sql", folder=tmp_path).stdout
+        assert "4 bad rows left out" in explained, explained
+    assert len(feeds) == 2, "the rows do not depend on how a stage runs"
+    [file] = tmp_path.glob(".forebay/quarantine/*/stage.parquet")
+    recorded = pq.read_table(file)
+    assert recorded["row"].to_pylist() == left_out and recorded["reason"][0].as_py().startswith('column "m"')
+    (tmp_path / "p.sql").write_text(f"{table}\nCREATE PIPELINE p WITH (on_error = 'skip') AS {query};")
+    explained = run("explain", "p.sql", "--root", "root-quarantine-0", folder=tmp_path).stdout
+    assert "on_error is skip, was quarantine" in explained, explained
+    # Only cells that a query reads are checked, and other rows are all there.
+    (tmp_path / "p.sql").write_text(f"""{table}
+        MATERIALIZE (SELECT count(*) AS rows, max(n) AS n FROM a) TO 'all' WITH (format = 'jsonl');
+        MATERIALIZE (SELECT m FROM a ORDER BY m LIMIT 10) TO 'least' WITH (format = 'jsonl', on_error = 'skip');""")
+    run("sql", "p.sql", folder=tmp_path)
+    [every], [least] = (tmp_path / "all").glob("*.jsonl"), (tmp_path / "least").glob("*.jsonl")
+    assert json.loads(every.read_text()) == {"rows": 2_000, "n": 1_999}
+    assert [json.loads(line)["m"] for line in least.read_text().splitlines()] == good[:10]
 
 
 def test_a_changed_file_is_another_feed_and_a_damaged_artifact_is_named(tmp_path):

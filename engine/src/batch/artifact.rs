@@ -6,11 +6,13 @@ use std::time::Instant;
 
 use arrow::array::{RecordBatch, new_null_array};
 use arrow::datatypes::Schema;
+use forebay_protocol::OnError;
 use forebay_storage::artifact::{self, Artifact, ArtifactFile, Catalog, Lineage, Part};
 use forebay_storage::writers::OutputFormat;
 use forebay_storage::{Dataset, DatasetSpec, PathColumns, Stores, TableFormat, formats};
 use serde_json::{Value, json};
 
+use super::left_out::LeftOut;
 use super::miss::sources;
 use super::progress::StageProgress;
 use super::query::of_schema;
@@ -24,6 +26,15 @@ use crate::job::{Claimed, OpenFile, claim};
 const FILE_BYTES: u64 = 64 << 20;
 /// A file ends after a multiple of so many rows. Its size is known only there, so that it does not depend on batches.
 const ROWS_AT_ONCE: usize = 1024;
+
+const NO_ROWS: Part = Part {
+    files: Vec::new(),
+    rows_in: 0,
+    bad_rows: 0,
+    bad_reasons: BTreeMap::new(),
+    costs: Value::Null,
+    facts: Value::Null,
+};
 
 /// The name of the seconds that a stage took, among an artifact's costs.
 const SECONDS: &str = "seconds";
@@ -119,7 +130,27 @@ impl Keeper<'_> {
                 return Err(error);
             }
         }
+        if let Some(left_out) = stage.left_out.as_ref().filter(|left_out| left_out.count() > 0) {
+            self.quarantine(stage, left_out).await?;
+        }
         output.finish().await
+    }
+
+    /// Says how many rows a stage has left out, and records them if its pipeline wants that.
+    async fn quarantine(&self, stage: &TableStage, left_out: &LeftOut) -> Result<()> {
+        let rows = left_out.count();
+        if left_out.on_error != OnError::Quarantine {
+            tracing::warn!(stage = stage.name, rows, "rows that cannot be read are left out");
+            return Ok(());
+        }
+        let url = format!("{}/quarantine/{}/stage.parquet", self.root.trim_end_matches('/'), stage.fingerprint);
+        let written = forebay_storage::write_parquet(self.stores, &url, &left_out.records(&stage.fingerprint)?).await;
+        written.map_err(Error::from).map_err(|error| {
+            let message = format!("cannot write quarantined rows: {}", error.message());
+            error.with_message(message)
+        })?;
+        tracing::warn!(stage = stage.name, rows, url, "rows that cannot be read are quarantined");
+        Ok(())
     }
 
     /// The table of a stage's artifact.
@@ -226,8 +257,11 @@ impl Output<'_> {
         let Some(Open { mut file, rows, .. }) = self.open.take() else { return Ok(()) };
         file.write(self.keeper.executor, &self.meter, Vec::new(), true).await?;
         let files = vec![file.complete(self.job, number).await?];
-        let (bad_reasons, costs, facts) = (BTreeMap::new(), Value::Null, Value::Null);
-        let part = Part { files, rows_in: rows as u64, bad_rows: 0, bad_reasons, costs, facts };
+        self.record(Part { files, rows_in: rows as u64, ..NO_ROWS }).await
+    }
+
+    async fn record(&mut self, part: Part) -> Result<()> {
+        let number = self.number();
         self.parts.insert(number, self.job.record(number, part).await?);
         Ok(())
     }
@@ -235,6 +269,10 @@ impl Output<'_> {
     async fn finish(mut self) -> Result<BTreeMap<u64, Part>> {
         if self.open.is_some() || self.parts.is_empty() {
             self.close().await?;
+        }
+        if let Some(left_out) = self.stage.left_out.as_ref().filter(|left_out| left_out.count() > 0) {
+            let (bad_rows, bad_reasons) = (left_out.count(), left_out.reasons());
+            self.record(Part { rows_in: bad_rows, bad_rows, bad_reasons, ..NO_ROWS }).await?;
         }
         Ok(self.parts)
     }

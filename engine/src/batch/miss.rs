@@ -23,6 +23,7 @@ const PLAN: &str = "plan";
 const VERSIONS: &str = "version ";
 const TABLE: &str = "table ";
 const FILES: &str = "files ";
+const ON_ERROR: &str = "on_error";
 
 /// The record of where the rows of `stage` come from.
 pub(super) fn sources(stage: &TableStage) -> BTreeMap<String, String> {
@@ -33,6 +34,7 @@ pub(super) fn sources(stage: &TableStage) -> BTreeMap<String, String> {
         (format!("{VERSIONS}queries"), compile::IDENTITY_VERSION.to_owned()),
     ]);
     sources.extend(stage.versions.iter().map(|(name, version)| (format!("{VERSIONS}{name}"), version.clone())));
+    sources.extend(stage.left_out.iter().map(|left_out| (ON_ERROR.to_owned(), left_out.on_error.to_string())));
     for (name, dataset) in &stage.tables {
         let snapshot = dataset.snapshot();
         let (rows, files, id) = (snapshot.rows(), snapshot.files(), snapshot.id());
@@ -80,7 +82,10 @@ fn told(before: &BTreeMap<String, String>, now: &BTreeMap<String, String>) -> Ve
         if old == new {
             continue;
         }
-        if key == PLAN {
+        if key == ON_ERROR {
+            let shown = |value: &str| if value.is_empty() { "raise" } else { value }.to_owned();
+            told.push(format!("on_error is {}, was {}", shown(new), shown(old)));
+        } else if key == PLAN {
             told.extend(lines(old, new));
         } else if let Some(name) = key.strip_prefix(VERSIONS) {
             told.push(match (old, new) {

@@ -7,12 +7,13 @@
 //! A [`query`] gives its rows to its reader, and keeps none. Its vocabularies count [`coded`] texts. The rows of a
 //! pipeline's [`stage`] are kept as an [`artifact`], which is a function of query and data: [`places`] gives its rows
 //! one order, and [`order_free`] sums floats exactly. Only vocabularies that [keep ids](kept_ids) depend on an earlier
-//! artifact too.
+//! artifact too. Errors of computing name [`suspects`].
 
 mod artifact;
 mod coded;
 mod exact_sum;
 mod kept_ids;
+mod left_out;
 mod miss;
 mod order_free;
 mod places;
@@ -20,6 +21,7 @@ mod progress;
 mod query;
 mod scan;
 mod stage;
+mod suspects;
 mod table;
 
 use std::num::NonZeroUsize;

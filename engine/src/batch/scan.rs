@@ -23,6 +23,7 @@ use datafusion::physical_plan::{
 use forebay_storage::{Dataset, RangeBatches, RangeRows, RowRange, dictionary_of_texts, retyped};
 use futures::{StreamExt, TryStreamExt, stream};
 
+use super::left_out::LeftOut;
 use super::table::ROW;
 use crate::compile::Pruning;
 use crate::error::{Error, ErrorKind};
@@ -58,6 +59,8 @@ pub(super) struct Reading {
     pub(super) row: Option<usize>,
     /// Ranges that this excludes are left out.
     pub(super) pruning: Vec<Pruning>,
+    /// Takes rows that cannot be read. Without it, one ends the query.
+    pub(super) left_out: Option<LeftOut>,
 }
 
 impl ScanExec {
@@ -70,7 +73,7 @@ impl ScanExec {
             ranges = reading.dataset.row_ranges(of_partition.clamp(RANGE_BYTES, CODED_RANGE_BYTES));
         }
         let mut partitions = partitions;
-        if let (Some(limit), true) = (limit, reading.pruning.is_empty()) {
+        if let (Some(limit), true) = (limit, reading.has_all_rows()) {
             partitions = 1;
             let mut before = 0;
             ranges.retain(|range| {
@@ -95,7 +98,7 @@ impl ScanExec {
     /// The same rows, with texts of these of its columns as dictionaries, if they are cheaper to read so. Each batch
     /// has all rows of a range, and its own dictionaries.
     pub(super) fn with_dictionaries(&self, columns: &BTreeSet<usize>) -> Option<Self> {
-        let Reading { dataset, schema, columns: read, row, pruning, .. } = self.reading.as_ref();
+        let Reading { dataset, schema, columns: read, row, pruning, left_out, .. } = self.reading.as_ref();
         if columns.is_empty() || !dataset.has_dictionaries() || !pruning.is_empty() {
             return None;
         }
@@ -107,6 +110,7 @@ impl ScanExec {
             dictionaries: columns.iter().map(of_dataset).collect(),
             row: *row,
             pruning: Vec::new(),
+            left_out: left_out.clone(),
         };
         let scan = Self::new(&self.table, reading, None, self.partitions(), 1);
         Some(Self { at_once: self.at_once, ..scan })
@@ -122,6 +126,11 @@ impl ScanExec {
 }
 
 impl Reading {
+    /// Whether all rows of the table are read, as far as it is known beforehand.
+    fn has_all_rows(&self) -> bool {
+        self.pruning.is_empty() && (self.left_out.is_none() || self.columns.is_empty())
+    }
+
     /// The order of the rows of each partition: that of their numbers. So DataFusion merges them instead of sorting.
     fn order(&self) -> EquivalenceProperties {
         let schema = Arc::clone(&self.schema);
@@ -147,13 +156,15 @@ impl Reading {
         let mut batches = Vec::new();
         for part in parts {
             let RangeBatches { batches: read, bad } = self.rows(&part, batch_rows).await.map_err(external)?;
-            if let Some(bad) = bad.first() {
-                let snapshot = self.dataset.snapshot();
+            let snapshot = self.dataset.snapshot();
+            if let (Some(left_out), false) = (&self.left_out, bad.is_empty()) {
+                left_out.add(snapshot, bad).map_err(external)?;
+            } else if let Some(bad) = bad.first() {
                 let (file, row) = snapshot.locate(bad.sample_id);
                 let path = &snapshot.files()[file].path;
                 let message = format!("\"{path}\", row {row}: {}", bad.reason);
-                let hint = "fix the file, or read the column as text, and convert it with TRY_CAST: only a feed that \
-                            reads the file itself can leave such rows out, with on_error";
+                let hint = "fix the file, or read the column as text, and convert it with TRY_CAST; a pipeline can \
+                            leave such rows out, with on_error in its WITH";
                 return Err(external(Error::new(ErrorKind::Data, message).with_hint(hint)));
             }
             for (batch, sample_ids) in read {
@@ -260,7 +271,7 @@ impl ExecutionPlan for ScanExec {
             None => self.ranges.iter().map(|range| range.rows).sum(),
         };
         let rows = usize::try_from(rows).unwrap_or(usize::MAX);
-        let num_rows = if self.reading.pruning.is_empty() { Precision::Exact(rows) } else { Precision::Inexact(rows) };
+        let num_rows = if self.reading.has_all_rows() { Precision::Exact(rows) } else { Precision::Inexact(rows) };
         Ok(Arc::new(Statistics { num_rows, ..Statistics::new_unknown(&self.schema()) }))
     }
 }

@@ -10,9 +10,11 @@ use datafusion::datasource::provider_as_source;
 use datafusion::error::Result as PlanResult;
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::{LogicalPlan, LogicalPlanBuilder};
+use forebay_protocol::OnError;
 use forebay_storage::Dataset;
 use forebay_storage::writers::OutputFormat;
 
+use super::left_out::LeftOut;
 use super::order_free::order_free;
 use super::places::in_order;
 use super::{BatchLimits, BatchTable, Query, check_fits};
@@ -46,10 +48,12 @@ pub(crate) struct TableStage {
     pub(crate) versions: BTreeMap<String, String>,
     /// Its tables, for the record of where rows come from.
     pub(crate) tables: BTreeMap<String, Dataset>,
+    /// What it leaves out, if that is no error.
+    pub(super) left_out: Option<LeftOut>,
 }
 
 impl TableStage {
-    /// The stage of a pipeline over some of `tables`.
+    /// The stage of a pipeline over some of `tables`, whose rows may fail to be read.
     ///
     /// # Errors
     /// `Invalid` if it calls functions without a version, functions that depend on the order in which rows arrive, or
@@ -57,6 +61,7 @@ impl TableStage {
     pub(crate) fn new(
         stage: &StagePlan,
         tables: &BTreeMap<String, Dataset>,
+        on_error: OnError,
         planner: SessionState,
         limits: BatchLimits,
         executor: &Arc<Executor>,
@@ -88,11 +93,15 @@ impl TableStage {
             add(name);
             add(version.as_deref().unwrap_or_default());
         }
+        let left_out = LeftOut::new(on_error);
+        if left_out.is_some() {
+            add(&format!("on_error {on_error}"));
+        }
         let fingerprint = hash.finalize().to_hex()[..32].to_owned();
         let operators = compile::operator_versions(&stage.plan)?;
         let operators = operators.into_iter().map(|(name, version)| (name, version.to_string()));
         let functions = versions.into_iter().map(|(name, version)| (name, version.unwrap_or_default()));
-        let plan = over_tables(stage.plan.clone(), &tables, executor.threads())?;
+        let plan = over_tables(stage.plan.clone(), &tables, executor.threads(), left_out.as_ref())?;
         let plan = in_order(order_free(plan)?).map_err(|error| {
             let error = Error::from(error);
             let hint = match error.message().contains("without ORDER BY") {
@@ -112,17 +121,24 @@ impl TableStage {
             plan: stage.plan.display_indent().to_string(),
             versions: operators.chain(functions).collect(),
             tables,
+            left_out,
         })
     }
 }
 
 /// `plan` over the tables themselves, in place of those that it was planned over.
-fn over_tables(plan: LogicalPlan, tables: &BTreeMap<String, Dataset>, threads: usize) -> PlanResult<LogicalPlan> {
+fn over_tables(
+    plan: LogicalPlan,
+    tables: &BTreeMap<String, Dataset>,
+    threads: usize,
+    left_out: Option<&LeftOut>,
+) -> PlanResult<LogicalPlan> {
     plan.transform_up_with_subqueries(|node| match node {
         LogicalPlan::TableScan(scan) => {
             let name = scan.table_name.table();
             let dataset = tables.get(name).ok_or_else(|| plan_datafusion_err!("the table {name} is missing"))?;
-            let table = Arc::new(BatchTable::new(name, dataset.clone(), threads));
+            let table = BatchTable::new(name, dataset.clone(), threads).leaving_out(left_out.cloned());
+            let table = Arc::new(table);
             let scan = LogicalPlanBuilder::scan(scan.table_name, provider_as_source(table), scan.projection)?;
             Ok(Transformed::yes(scan.build()?))
         }

@@ -10,6 +10,7 @@ use datafusion::logical_expr::{Expr, TableProviderFilterPushDown, TableType};
 use datafusion::physical_plan::ExecutionPlan;
 use forebay_storage::Dataset;
 
+use super::left_out::LeftOut;
 use super::scan::{Reading, ScanExec};
 use crate::compile::Pruning;
 
@@ -26,6 +27,8 @@ pub(crate) struct BatchTable {
     schema: SchemaRef,
     /// Threads that read.
     threads: usize,
+    /// Takes rows that cannot be read. Without it, one ends the query.
+    left_out: Option<LeftOut>,
 }
 
 impl BatchTable {
@@ -33,7 +36,12 @@ impl BatchTable {
         let schema = dataset.schema();
         let fields: Vec<_> = schema.fields().iter().map(|field| field.as_ref().clone().with_nullable(true)).collect();
         let schema = Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()));
-        Self { name: name.to_owned(), dataset, schema, threads }
+        Self { name: name.to_owned(), dataset, schema, threads, left_out: None }
+    }
+
+    /// The same table without the rows that cannot be read, if they are to be left out.
+    pub(super) fn leaving_out(self, left_out: Option<LeftOut>) -> Self {
+        Self { left_out, ..self }
     }
 
     /// The table's files.
@@ -46,7 +54,8 @@ impl BatchTable {
         let mut fields: Vec<FieldRef> = self.schema.fields().iter().cloned().collect();
         fields.push(Arc::new(Field::new(ROW, DataType::UInt64, false)));
         let schema = Arc::new(Schema::new_with_metadata(fields, self.schema.metadata().clone()));
-        Self { name: self.name.clone(), dataset: self.dataset.clone(), schema, threads: self.threads }
+        let (name, dataset, left_out) = (self.name.clone(), self.dataset.clone(), self.left_out.clone());
+        Self { name, dataset, schema, threads: self.threads, left_out }
     }
 
     /// About the bytes of a row in memory, with these columns or all.
@@ -93,7 +102,8 @@ impl TableProvider for BatchTable {
         let schema = Arc::new(schema.project(&columns)?);
         let columns = columns.into_iter().filter(|column| *column < own).collect();
         let dictionaries = Vec::new();
-        let reading = Reading { dataset: self.dataset.clone(), schema, columns, dictionaries, row, pruning };
+        let (dataset, left_out) = (self.dataset.clone(), self.left_out.clone());
+        let reading = Reading { dataset, schema, columns, dictionaries, row, pruning, left_out };
         let partitions = session.config().target_partitions();
         Ok(Arc::new(ScanExec::new(&self.name, reading, limit, partitions, self.threads)))
     }

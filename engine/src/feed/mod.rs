@@ -19,7 +19,7 @@ mod lookups;
 mod memo;
 mod opening;
 mod plan;
-mod quarantine;
+pub(crate) mod quarantine;
 mod reader;
 mod reads;
 mod rows_read;

@@ -35,6 +35,7 @@ pub(crate) use output_file::OpenFile;
 pub use progress::JobProgress;
 pub use shared::{FilePlan, JobSpec, SharedJob};
 pub(crate) use window_samples::WindowSamples;
+pub(crate) use write::reasons;
 
 use crate::error::{Error, Result};
 use crate::feed::{Feed, FeedCore};

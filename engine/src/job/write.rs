@@ -16,7 +16,6 @@ use super::JobProgress;
 use super::files::JobFiles;
 use super::output_file::OpenFile;
 use super::window_samples::WindowSamples;
-use crate::compile::BadRow;
 use crate::error::Result;
 use crate::feed::{FeedCosts, Step};
 
@@ -96,7 +95,7 @@ impl JobFiles {
         if let (Some(folder), false) = (self.quarantine(), bad.is_empty()) {
             core.quarantine_in(&folder, &bad, 0, &format!("file-{number:06}")).await?;
         }
-        let (bad_rows, bad_reasons) = (bad.len() as u64, reasons(&bad));
+        let (bad_rows, bad_reasons) = (bad.len() as u64, reasons(bad.iter().map(|bad| bad.reason.as_str())));
         let (mut files, mut facts) = (Vec::new(), Value::Null);
         while let Some(mut entry) = open.first_entry() {
             let file = entry.get_mut();
@@ -126,10 +125,10 @@ fn rows_of(batches: &[RecordBatch]) -> u64 {
 }
 
 /// How many rows were bad for which reason, the most frequent ones.
-fn reasons(bad: &[BadRow]) -> BTreeMap<String, u64> {
+pub(crate) fn reasons<'a>(bad: impl Iterator<Item = &'a str>) -> BTreeMap<String, u64> {
     let mut counted: BTreeMap<String, u64> = BTreeMap::new();
-    for bad in bad {
-        *counted.entry(forebay_diagnostics::shortened(&bad.reason, REASON_CHARS_MAX).into_owned()).or_default() += 1;
+    for reason in bad {
+        *counted.entry(forebay_diagnostics::shortened(reason, REASON_CHARS_MAX).into_owned()).or_default() += 1;
     }
     let mut counted: Vec<_> = counted.into_iter().collect();
     counted.sort_by(|one, other| other.1.cmp(&one.1).then_with(|| one.0.cmp(&other.0)));

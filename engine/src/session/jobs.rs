@@ -3,24 +3,27 @@
 use std::sync::Arc;
 
 use forebay_protocol::{FeedOptions, JobOptions, OptionSet, OptionSpec};
-use forebay_sql::{MaterializeDefinition, MaterializeSource};
+use forebay_sql::{MaterializeDefinition, MaterializeSource, PipelineDefinition, PipelineOption};
 use forebay_storage::artifact::{self, Catalog, Garbage};
 use futures::future::BoxFuture;
 
 use super::Session;
+use super::ordered::Order;
 use super::outputs::Output;
 use super::statements::Failure;
 use crate::error::{Error, Result};
 use crate::job::{self, Job, JobProgress, Materialized};
-use crate::pipeline::{self, Pipeline};
+use crate::pipeline::{self, JOIN, Pipeline};
 
 impl Session {
-    /// The job that writes the samples of the first epoch of pipeline `name` to files in the folder or URL `to`.
-    /// Computes a few samples to divide the epoch into files, and writes nothing.
+    /// The job that writes the samples of the first epoch of pipeline `name` to files in the folder or URL `to`. Runs
+    /// the stages whose rows are not kept. Then computes a few samples to divide the epoch into files, and writes
+    /// nothing.
     ///
     /// # Errors
-    /// Those of [`open`](Self::open). `Conflict` if the folder holds anything but files of the same job. `Invalid` for
-    /// an unknown format, for a column that the format cannot hold, and if the query calls functions without a version.
+    /// Those of [`prepare`](Self::prepare) and [`open`](Self::open). `Conflict` if the folder holds anything but files
+    /// of the same job. `Invalid` for an unknown format, for a column that the format cannot hold or that has no order
+    /// to sort by, and if the query calls functions without a version.
     pub async fn job(&self, name: &str, feed: &FeedOptions, to: &str, options: &JobOptions) -> Result<Job> {
         self.job_of(self.pipeline(name)?, feed, to, options).await
     }
@@ -69,19 +72,27 @@ impl Session {
     }
 
     async fn job_of(&self, pipeline: Arc<Pipeline>, feed: &FeedOptions, to: &str, options: &JobOptions) -> Result<Job> {
+        let (pipeline, feed) = match Order::of(options, feed, &pipeline)? {
+            Some((order, feed)) => (Arc::new(self.ordered(&pipeline, &order).await?), feed),
+            None => (pipeline, feed.clone()),
+        };
         let pipeline = self.ready(&pipeline).await?.map_or(pipeline, Arc::new);
-        let feed = self.open_pipeline(pipeline, feed)?;
+        let feed = self.open_pipeline(pipeline, &feed)?;
         Job::open(feed, to, options, self.memory.windows_bytes).await
     }
 
     pub(super) async fn materialize(&self, definition: MaterializeDefinition) -> Result<Output, Failure> {
-        let (of_feed, of_job) = options(&definition)?;
-        let pipeline = match &definition.source {
+        let mut definition = definition;
+        let pipeline = match &mut definition.source {
             MaterializeSource::Pipeline { name, place } => {
                 self.pipeline(name).map_err(|error| Failure::At(*place, error))?
             }
-            MaterializeSource::Query(query) => Arc::new(self.compiled(query).await?),
+            MaterializeSource::Query(query) => {
+                take_options(&mut definition.options, query);
+                Arc::new(self.compiled(query).await?)
+            }
         };
+        let (of_feed, of_job) = options(&definition)?;
         let written = async {
             let job = self.job_of(pipeline, &of_feed, &definition.url, &of_job).await?;
             job.run(&JobProgress::default()).await
@@ -97,13 +108,29 @@ impl Session {
     }
 }
 
+/// The options that a query's stages depend on. They belong to the query, and not to the job.
+const OF_STAGES: &[&str] = &[JOIN, "on_error"];
+
+/// Gives `query` the options that its stages depend on.
+fn take_options(options: &mut Vec<PipelineOption>, query: &mut PipelineDefinition) {
+    query.options.extend(options.extract_if(.., |option| OF_STAGES.contains(&option.name.as_str())));
+    if !query.options.is_empty() {
+        let pairs: Vec<String> = query.options.iter().map(|it| format!("{} = {}", it.name, it.value)).collect();
+        query.statement = format!("CREATE PIPELINE {} WITH ({}) AS {}", query.name, pairs.join(", "), query.text);
+    }
+}
+
 /// The options of the feed and of the job in a statement's `WITH`.
 fn options(definition: &MaterializeDefinition) -> Result<(FeedOptions, JobOptions), Failure> {
     let table = || FeedOptions::TABLE.iter().chain(JobOptions::TABLE);
     let (mut of_feed, mut of_job) = (Vec::new(), Vec::new());
+    let others = match definition.source {
+        MaterializeSource::Query(_) => &[JOIN][..],
+        MaterializeSource::Pipeline { .. } => &[],
+    };
     for option in &definition.options {
         let spec: &OptionSpec =
-            pipeline::find(option, "option of MATERIALIZE", &[], table).map_err(Failure::Refused)?;
+            pipeline::find(option, "option of MATERIALIZE", others, table).map_err(Failure::Refused)?;
         let values = if JobOptions::TABLE.iter().any(|it| it.name == spec.name) { &mut of_job } else { &mut of_feed };
         values.push((spec.name, pipeline::value(spec, option).map_err(Failure::Refused)?));
     }

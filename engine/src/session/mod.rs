@@ -10,6 +10,7 @@ mod builder;
 mod catalog;
 mod data_frames;
 mod jobs;
+mod ordered;
 mod outputs;
 mod piece_caches;
 mod queries;

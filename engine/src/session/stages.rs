@@ -51,8 +51,8 @@ impl Session {
         let mut states = Vec::new();
         for stage in self.table_stages(&pipeline)? {
             let kept = self.keeper().find(&stage).await?.map(|artifact| {
-                let (rows, bytes) = extent(&artifact);
-                KeptStage { url: artifact.url().to_owned(), rows, bytes, seconds: seconds(&artifact) }
+                let ((rows, bytes), bad_rows) = (extent(&artifact), artifact.manifest().bad_rows);
+                KeptStage { url: artifact.url().to_owned(), rows, bad_rows, bytes, seconds: seconds(&artifact) }
             });
             let differences = match kept {
                 Some(_) => None,
@@ -159,8 +159,9 @@ impl Session {
         let mut planner = without_tables(self.catalog.state());
         // It compares NaN and zeros of both signs as they arrive.
         planner.config_mut().options_mut().optimizer.enable_topk_aggregation = false;
+        let on_error = pipeline.feed_options().on_error.unwrap_or_default();
         let stages = pipeline.stages().iter().map(|stage| {
-            TableStage::new(stage, pipeline.tables(), planner.clone(), self.batch.clone(), &self.executor)
+            TableStage::new(stage, pipeline.tables(), on_error, planner.clone(), self.batch.clone(), &self.executor)
         });
         stages.collect()
     }
@@ -172,10 +173,5 @@ impl Session {
 
 /// The error of a stage, with its name.
 fn of_stage(pipeline: &Pipeline, stage: &TableStage, error: &Error) -> Error {
-    let message = format!("{} of pipeline \"{}\": {}", stage.name, pipeline.name(), error.message());
-    let of_stage = Error::new(error.kind(), message);
-    match error.hint() {
-        Some(hint) => of_stage.with_hint(hint.to_owned()),
-        None => of_stage,
-    }
+    error.clone().with_message(format!("{} of pipeline \"{}\": {}", stage.name, pipeline.name(), error.message()))
 }

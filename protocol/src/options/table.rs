@@ -115,6 +115,12 @@ declare_options! {
 
         /// Columns whose values become names of folders, such as dt=2026-01-01.
         partition_by: String = { kind: OptionKind::Columns, guide: Some(JOBS), }
+
+        /// Whether to write the samples in a random order of all rows, by seed; shuffle mixes the rows of a window.
+        global_shuffle: bool = { kind: OptionKind::Switch, default: Some("false"), guide: Some(JOBS), }
+
+        /// Columns to sort the samples by, each ascending unless DESC follows, such as label,price DESC.
+        sort_by: String = { kind: OptionKind::Columns, guide: Some(JOBS), }
     }
 
     session {

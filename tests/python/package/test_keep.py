@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.parquet as pq
@@ -247,3 +248,54 @@ def test_a_folder_that_cannot_be_written_is_named(session, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(forebay.Error, match="file"):
         session.sql("SELECT n AS x FROM t").materialize(tmp_path / "file" / "out")
+
+
+def test_samples_are_sorted_by_columns(session, tmp_path):
+    numbers = np.random.default_rng(7).permutation(900)
+    rows = pa.table({"n": numbers, "Label": [None if n % 9 == 0 else f"l{n % 4}" for n in numbers], "x": numbers * 0.5})
+    session.table(rows, name="rows")
+    text = """SELECT n, "Label", random_int(1000) AS r -- the rest is computed after it was sorted
+        FROM rows WHERE n % 10 <> 3 -- and this comment ends it"""
+    query = session.sql(text)
+    done = query.materialize(tmp_path / "out", sort_by=["Label", "n  desc"], file_size=1, window_rows=100)
+    written = read_parquet(done)
+    kept = [(label, n) for n, label in zip(rows["n"].to_pylist(), rows["Label"].to_pylist()) if n % 10 != 3]
+    expected = sorted(kept, key=lambda row: (row[0] is None, row[0] or "", -row[1]))
+    assert list(zip(written["Label"].to_pylist(), written["n"].to_pylist())) == expected
+    assert len(set(written["r"].to_pylist())) > 300
+    assert query.materialize(tmp_path / "out", sort_by="Label,n DESC", file_size=1, window_rows=100).found
+    ascending = read_parquet(query.materialize(tmp_path / "up", sort_by="n ASC"))["n"].to_pylist()
+    assert ascending == sorted(n for _, n in kept)
+
+
+def test_all_samples_are_shuffled(session, tmp_path):
+    query = session.sql("SELECT n, random_int(1000) AS r FROM t WHERE n % 10 <> 3")
+    orders = []
+    for seed in (0, 5, 18_446_744_073_709_551_615):
+        done = query.materialize(tmp_path / str(seed), global_shuffle=True, seed=seed, file_size=1, window_rows=100)
+        orders.append(read_parquet(done)["n"].to_pylist())
+        assert sorted(orders[-1]) == [n for n in range(1000) if n % 10 != 3]
+        assert {n // 100 for n in orders[-1][:100]} == {*range(10)}
+        ascents = sum(a < b for a, b in zip(orders[-1], orders[-1][1:]))
+        assert 400 < ascents < 500
+    assert orders[0] != orders[1] != orders[2]
+
+
+@pytest.mark.parametrize(
+    "options, phrase",
+    [
+        ({"sort_by": "m"}, 'the column "m", which is not there'),
+        ({"sort_by": "n,"}, 'the column "", which is not there'),
+        ({"sort_by": "n", "shuffle": True}, '"sort_by" and "shuffle" exclude each other'),
+        ({"sort_by": "n", "bucket_by_length": "s"}, '"sort_by" and "bucket_by_length" exclude each other'),
+        ({"sort_by": "n", "global_shuffle": True}, '"sort_by" and "global_shuffle" exclude each other'),
+        ({"global_shuffle": True, "shuffle": True}, '"global_shuffle" and "shuffle" exclude each other'),
+        ({"sort_by": "r"}, 'cannot be sorted by "r": "random_int"'),
+    ],
+)
+def test_what_cannot_be_sorted_is_refused(session, tmp_path, options, phrase):
+    session.table(pa.table({"n": range(10), "s": ["a"] * 10}), name="rows")
+    query = session.sql("SELECT n, s, random_int(9) AS r FROM rows")
+    with pytest.raises(forebay.Error, match=phrase):
+        query.materialize(tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
