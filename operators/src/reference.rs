@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use crate::descriptor::{Descriptor, Parameter, SizeRatio};
+use crate::fits::find_fit;
 use crate::registry::{OPERATORS, descriptors, find_table_operator};
 use crate::rows::TABLE_OPERATORS;
 
@@ -34,8 +35,13 @@ fn section(descriptor: &Descriptor) -> String {
     let arguments: Vec<_> = parameters.iter().map(argument).collect();
     let mut text = format!("### {name}\n\n{summary}.\n\n```sql\n{name}({})\n```\n\n", arguments.join(", "));
     text += "| parameter | must be | default | |\n|---|---|---|---|\n";
-    for Parameter { name, kind, default, docs, .. } in *parameters {
-        let default = default.map_or(String::new(), |default| format!("`{default}`"));
+    let fit = find_fit(name).filter(|fit| fit.operator == *name);
+    for Parameter { name, kind, default, docs, is_fitted, .. } in *parameters {
+        let default = match default {
+            Some(default) => format!("`{default}`"),
+            None if *is_fitted && fit.is_some() => "fitted".to_owned(),
+            None => String::new(),
+        };
         let _ = writeln!(text, "| `{name}` | {} | {default} | {docs} |", kind.wording());
     }
     let _ = writeln!(text, "\nReturns {returns}.\n\n{docs}\n");

@@ -249,7 +249,7 @@ def test_rows_that_cannot_be_read_are_left_out_of_a_stage_if_the_pipeline_says_s
         if on_error == "raise":
             assert "a.csv\", row 7: " in done.stderr and "on_error" in done.stderr, done.stderr
             continue
-        assert "rows=4" in done.stderr, done.stderr
+        assert "bad_rows=4" in done.stderr, done.stderr
         for number, flags in enumerate([(), *SETTINGS]):
             out = run("run", "p.sql", "--root", f"root-{on_error}-{number}", "--output", "json", *flags, folder=tmp_path)
             feeds.add((on_error, lines(out)[-1]["feed"]))

@@ -12,7 +12,7 @@ use forebay_storage::writers::OutputFormat;
 use forebay_storage::{Dataset, DatasetSpec, PathColumns, Stores, TableFormat, formats};
 use serde_json::{Value, json};
 
-use super::left_out::LeftOut;
+use super::left_out::BadRows;
 use super::miss::sources;
 use super::progress::StageProgress;
 use super::query::of_schema;
@@ -118,6 +118,16 @@ impl Keeper<'_> {
             open: None,
             parts: BTreeMap::new(),
         };
+        match self.write_rows(stage, &mut output, progress).await {
+            Ok(()) => Ok(output.parts),
+            Err(error) => {
+                output.abort().await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn write_rows(&self, stage: &TableStage, output: &mut Output<'_>, progress: &StageProgress) -> Result<()> {
         let mut rows = stage.query.rows()?;
         while let Some(batch) = rows.next().await {
             let mut batch = of_schema(&batch?, &stage.schema)?;
@@ -125,32 +135,24 @@ impl Keeper<'_> {
                 batch = self.with_kept_ids(stage, batch).await?;
             }
             progress.add_rows(batch.num_rows() as u64);
-            if let Err(error) = output.write(batch).await {
-                output.abort().await;
-                return Err(error);
-            }
+            output.write(batch).await?;
         }
-        if let Some(left_out) = stage.left_out.as_ref().filter(|left_out| left_out.count() > 0) {
-            self.quarantine(stage, left_out).await?;
+        let bad = stage.left_out.as_ref().map(|left_out| (left_out.on_error, left_out.so_far()));
+        let bad = bad.filter(|(_, rows)| rows.count() > 0);
+        if let Some((OnError::Quarantine, rows)) = &bad {
+            self.quarantine(stage, rows).await?;
         }
-        output.finish().await
+        output.finish(bad.map(|(_, rows)| rows)).await
     }
 
-    /// Says how many rows a stage has left out, and records them if its pipeline wants that.
-    async fn quarantine(&self, stage: &TableStage, left_out: &LeftOut) -> Result<()> {
-        let rows = left_out.count();
-        if left_out.on_error != OnError::Quarantine {
-            tracing::warn!(stage = stage.name, rows, "rows that cannot be read are left out");
-            return Ok(());
-        }
+    /// Records the rows that a stage has left out.
+    async fn quarantine(&self, stage: &TableStage, bad: &BadRows) -> Result<()> {
         let url = format!("{}/quarantine/{}/stage.parquet", self.root.trim_end_matches('/'), stage.fingerprint);
-        let written = forebay_storage::write_parquet(self.stores, &url, &left_out.records(&stage.fingerprint)?).await;
+        let written = forebay_storage::write_parquet(self.stores, &url, &bad.records(&stage.fingerprint)?).await;
         written.map_err(Error::from).map_err(|error| {
             let message = format!("cannot write quarantined rows: {}", error.message());
             error.with_message(message)
-        })?;
-        tracing::warn!(stage = stage.name, rows, url, "rows that cannot be read are quarantined");
-        Ok(())
+        })
     }
 
     /// The table of a stage's artifact.
@@ -266,15 +268,16 @@ impl Output<'_> {
         Ok(())
     }
 
-    async fn finish(mut self) -> Result<BTreeMap<u64, Part>> {
+    /// Ends the last file, and records what was left out of all of them.
+    async fn finish(&mut self, bad: Option<BadRows>) -> Result<()> {
         if self.open.is_some() || self.parts.is_empty() {
             self.close().await?;
         }
-        if let Some(left_out) = self.stage.left_out.as_ref().filter(|left_out| left_out.count() > 0) {
-            let (bad_rows, bad_reasons) = (left_out.count(), left_out.reasons());
+        if let Some(bad) = bad {
+            let (bad_rows, bad_reasons) = (bad.count(), bad.reasons());
             self.record(Part { rows_in: bad_rows, bad_rows, bad_reasons, ..NO_ROWS }).await?;
         }
-        Ok(self.parts)
+        Ok(())
     }
 
     async fn abort(self) {

@@ -19,7 +19,7 @@ const ROWS_MAX: usize = 100_000;
 #[derive(Clone, Debug)]
 pub(crate) struct LeftOut {
     pub(super) on_error: OnError,
-    /// The reasons, by file and row. A row that is read twice is one.
+    /// The reasons, by file and row. A row that is read twice is one, and has the first reason in their order.
     rows: Arc<Mutex<BTreeMap<(String, u64), String>>>,
 }
 
@@ -37,7 +37,10 @@ impl LeftOut {
         let mut rows = self.rows.lock();
         for BadRead { sample_id, reason } in bad {
             let (file, row) = snapshot.locate(sample_id);
-            rows.insert((snapshot.files()[file].path.to_string(), row), reason);
+            let known = rows.entry((snapshot.files()[file].path.clone(), row)).or_insert_with(|| reason.clone());
+            if reason < *known {
+                *known = reason;
+            }
         }
         match rows.first_key_value() {
             Some(((file, row), reason)) if rows.len() > ROWS_MAX => Err(Error::new(
@@ -49,20 +52,28 @@ impl LeftOut {
         }
     }
 
+    /// What has been left out so far.
+    pub(super) fn so_far(&self) -> BadRows {
+        BadRows(self.rows.lock().clone())
+    }
+}
+
+/// Rows with their reasons.
+pub(super) struct BadRows(BTreeMap<(String, u64), String>);
+
+impl BadRows {
     pub(super) fn count(&self) -> u64 {
-        self.rows.lock().len() as u64
+        self.0.len() as u64
     }
 
-    /// How many rows were left out for which reason, the most frequent ones.
+    /// How many rows are bad for which reason, the most frequent ones.
     pub(super) fn reasons(&self) -> BTreeMap<String, u64> {
-        reasons(self.rows.lock().values().map(String::as_str))
+        reasons(self.0.values().map(String::as_str))
     }
 
     /// The rows as [quarantined rows](crate::feed::quarantine) of the stage with this fingerprint.
     pub(super) fn records(&self, stage: &str) -> Result<RecordBatch> {
-        let rows = self.rows.lock();
-        let rows: Vec<_> =
-            rows.iter().map(|((file, row), reason)| QuarantinedRow { file, row: *row, reason }).collect();
-        records(stage, 0, &rows)
+        let rows = self.0.iter().map(|((file, row), reason)| QuarantinedRow { file, row: *row, reason });
+        records(stage, 0, &rows.collect::<Vec<_>>())
     }
 }

@@ -1,4 +1,4 @@
-//! The progress of stages, for a progress bar.
+//! The turns of a session's stages, and their progress for a progress bar.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
@@ -8,6 +8,8 @@ use parking_lot::Mutex;
 /// The stage that a session runs at the moment.
 #[derive(Debug, Default)]
 pub(crate) struct StageProgress {
+    /// Held by the stage that runs. Each takes all threads, and the memory of a query.
+    turn: tokio::sync::Mutex<()>,
     running: Mutex<Option<Running>>,
     rows: AtomicU64,
     waits: AtomicBool,
@@ -21,11 +23,14 @@ struct Running {
 }
 
 /// Ends what is shown of a stage, also if it is cancelled.
-struct Ends<'a>(&'a StageProgress);
+struct Ends<'a> {
+    progress: &'a StageProgress,
+    _turn: tokio::sync::MutexGuard<'a, ()>,
+}
 
 impl Drop for Ends<'_> {
     fn drop(&mut self) {
-        *self.0.running.lock() = None;
+        *self.progress.running.lock() = None;
     }
 }
 
@@ -45,13 +50,14 @@ pub struct RunningStage {
 }
 
 impl StageProgress {
-    /// A stage runs until the result is dropped.
-    pub(crate) fn begin(&self, pipeline: &str, stage: &str) -> impl Drop {
+    /// Waits until no other stage of the session runs. The stage then runs until the result is dropped.
+    pub(crate) async fn begin(&self, pipeline: &str, stage: &str) -> impl Drop {
+        let turn = self.turn.lock().await;
         self.rows.store(0, Ordering::Relaxed);
         self.waits.store(false, Ordering::Relaxed);
         let (pipeline, stage) = (pipeline.to_owned(), stage.to_owned());
         *self.running.lock() = Some(Running { pipeline, stage, begun: Instant::now() });
-        Ends(self)
+        Ends { progress: self, _turn: turn }
     }
 
     pub(super) fn add_rows(&self, rows: u64) {

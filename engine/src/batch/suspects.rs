@@ -3,6 +3,9 @@
 //! Such an error has the values that failed. It does not have the expression: one that runs does not know its text. So
 //! the expressions of the plan are searched for those that fail with such a message.
 
+use std::collections::HashSet;
+
+use datafusion::common::DFSchema;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::error::Result as PlanResult;
 use datafusion::logical_expr::expr::AggregateFunction;
@@ -60,30 +63,42 @@ impl<'a> Failed<'a> {
         }
     }
 
-    fn may_be(&self, expr: &Expr, plan: &LogicalPlan) -> PlanResult<bool> {
+    /// Whether an expression over these columns may fail so.
+    fn may_be(&self, expr: &Expr, schema: &DFSchema) -> PlanResult<bool> {
         Ok(match (self, expr) {
             (Self::Arithmetic(types), Expr::BinaryExpr(BinaryExpr { left, op, right })) => {
-                let schema = merge_schema(&plan.inputs());
-                *types == format!("{} {op} {}", left.get_type(&schema)?, right.get_type(&schema)?)
+                *types == format!("{} {op} {}", left.get_type(schema)?, right.get_type(schema)?)
             }
-            (Self::Arithmetic(types), Expr::Negative(of)) => {
-                *types == format!("-({})", of.get_type(&merge_schema(&plan.inputs()))?)
-            }
+            (Self::Arithmetic(types), Expr::Negative(of)) => *types == format!("-({})", of.get_type(schema)?),
             (Self::Arithmetic(types), Expr::AggregateFunction(AggregateFunction { func, params })) => {
                 let [argument] = &params.args[..] else { return Ok(false) };
-                *types == format!("{}({})", func.name(), argument.get_type(&merge_schema(&plan.inputs()))?)
+                *types == format!("{}({})", func.name(), argument.get_type(schema)?)
+            }
+            (Self::Arithmetic(types), Expr::WindowFunction(call)) => {
+                let [argument] = &call.params.args[..] else { return Ok(false) };
+                *types == format!("{}({})", call.fun.name(), argument.get_type(schema)?)
             }
             (Self::Cast(message), Expr::Cast(Cast { field, .. })) => {
-                let to = field.data_type().to_string();
-                let name = to.split('(').next().unwrap_or(&to);
-                message.split(|char: char| !char.is_alphanumeric()).any(|word| word == name)
+                let names: HashSet<&str> = words(message).collect();
+                // Also the types within lists and structs.
+                words(&field.data_type().to_string()).any(|word| is_type(word) && names.contains(word))
             }
+            (Self::Cast(_), Expr::ScalarFunction(call)) => call.name() == "arrow_cast",
             (Self::Time, Expr::Cast(Cast { field, .. })) => field.data_type().is_temporal(),
-            (Self::Time, Expr::ScalarFunction(call)) => call.name().starts_with("to_"),
+            (Self::Time, Expr::ScalarFunction(call)) => call.name().starts_with("to_") || call.name() == "arrow_cast",
             (Self::Call(name), Expr::ScalarFunction(call)) => call.name() == *name,
             _ => false,
         })
     }
+}
+
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|char: char| !char.is_alphanumeric()).filter(|word| !word.is_empty())
+}
+
+/// Whether a word of a type's text is the name of a type, and no number.
+fn is_type(word: &str) -> bool {
+    word.starts_with(|char: char| char.is_ascii_uppercase())
 }
 
 /// The texts of the expressions of `plan` that fail with such a message.
@@ -91,9 +106,10 @@ fn suspects(message: &str, plan: &LogicalPlan) -> PlanResult<Vec<String>> {
     let Some(failed) = Failed::of(message) else { return Ok(Vec::new()) };
     let mut texts = Vec::new();
     plan.apply_with_subqueries(|node| {
+        let schema = merge_schema(&node.inputs());
         for expr in node.expressions() {
             expr.apply(|expr| {
-                if failed.may_be(expr, node)? {
+                if failed.may_be(expr, &schema)? {
                     let text = text(expr)?;
                     if !texts.contains(&text) {
                         texts.push(text);

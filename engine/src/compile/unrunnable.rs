@@ -146,8 +146,13 @@ fn wrong_distance(call: &WindowFunction, input: &DFSchema) -> PlanResult<Option<
     // DataFusion would take a number for months.
     let has_number = distances.iter().any(|by| by.to_string().parse::<f64>().is_ok());
     let error = match (data_type.is_temporal(), data_type.is_numeric() || data_type.is_null()) {
-        _ if let Some(by) = unfit => Error::invalid(format!("RANGE {by} is no {data_type}, and {} is", sort.expr))
-            .with_hint(format!("write ORDER BY CAST({} AS BIGINT), or AS DOUBLE", sort.expr)),
+        _ if let Some(by) = unfit => {
+            let error = Error::invalid(format!("RANGE {by} is no {data_type}, and {} is", sort.expr));
+            match by.cast_to(&DataType::Float64) {
+                Ok(_) => error.with_hint(format!("write ORDER BY CAST({} AS BIGINT), or AS DOUBLE", sort.expr)),
+                Err(_) => error.with_hint("count in numbers, or order by a date or time"),
+            }
+        }
         (true, _) if has_number => Error::invalid(format!("RANGE has no unit, and {} is {data_type}", sort.expr))
             .with_hint("write the unit, as in RANGE BETWEEN INTERVAL '7' DAY PRECEDING AND CURRENT ROW"),
         (false, false) => Error::invalid(format!("RANGE counts in numbers or times, and {} is {data_type}", sort.expr))

@@ -1,15 +1,12 @@
 //! Pipelines whose samples a job writes in an order of its own: `sort_by` and `global_shuffle`.
 
-use forebay_protocol::{FeedOptions, JobOptions};
+use forebay_protocol::{FeedOptions, JobOptions, OnError};
 use forebay_sql::{PipelineDefinition, Statement};
 
 use super::Session;
 use crate::compile::Audience;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::{Pipeline, Refusal};
-
-/// A column of the rows' numbers, which no query has.
-const NUMBER: &str = "forebay row";
 
 /// The order in which a job writes a pipeline's samples: the parts of a query around the pipeline's.
 pub(super) struct Order {
@@ -17,6 +14,8 @@ pub(super) struct Order {
     after: String,
     /// The verb of its errors.
     done: String,
+    /// What its stage does with rows that cannot be read.
+    on_error: Option<OnError>,
 }
 
 impl Order {
@@ -38,48 +37,51 @@ impl Order {
             ("bucket_by_length", settings.bucket_by_length.is_some()),
         ];
         let given: Vec<&str> = orders.iter().filter(|(_, is_given)| *is_given).map(|(name, _)| *name).collect();
-        let order = match (&options.sort_by, is_shuffled) {
-            (None, false) => return Ok(None),
-            _ if let [one, other, ..] = &given[..] => {
-                return Err(Error::invalid(format!("\"{one}\" and \"{other}\" exclude each other"))
-                    .with_hint("leave one out, here or in the pipeline"));
+        if let ([one, other, ..], true) = (&given[..], options.sort_by.is_some() || is_shuffled) {
+            return Err(Error::invalid(format!("\"{one}\" and \"{other}\" exclude each other"))
+                .with_hint("leave one out, here or in the pipeline"));
+        }
+        let (before, after, done) = match &options.sort_by {
+            Some(columns) => {
+                let keys = keys(pipeline, columns)?;
+                ("SELECT * FROM (".to_owned(), format!(") ORDER BY {keys}"), format!("sorted by {keys}"))
             }
-            (Some(columns), _) => Self::sorted(keys(pipeline, columns)?),
-            (None, true) => Self::shuffled(pipeline, settings.seed.unwrap_or_default()),
+            None if is_shuffled => {
+                let (before, after) = shuffled(pipeline, settings.seed.unwrap_or_default());
+                (before, after, "shuffled".to_owned())
+            }
+            None => return Ok(None),
         };
+        let order = Self { before, after, done, on_error: settings.on_error };
         Ok(Some((order, FeedOptions { shuffle: Some(false), ..feed.clone() })))
-    }
-
-    fn sorted(keys: String) -> Self {
-        Self {
-            before: "SELECT * FROM (".to_owned(),
-            done: format!("sorted by {keys}"),
-            after: format!(") ORDER BY {keys}"),
-        }
-    }
-
-    /// Sorted by a hash of the row's number.
-    fn shuffled(pipeline: &Pipeline, seed: u64) -> Self {
-        let columns: Vec<String> = pipeline.schema().fields().iter().map(|field| quoted(field.name())).collect();
-        let (most, seed) = (i64::MAX, seed % i64::MAX as u64);
-        Self {
-            before: format!(
-                "SELECT {} FROM (SELECT *, row_number() OVER () AS \"{NUMBER}\" FROM (",
-                columns.join(", ")
-            ),
-            after: format!(")) ORDER BY hash_bucket(\"{NUMBER}\", buckets => {most}, seed => {seed})"),
-            done: "shuffled".to_owned(),
-        }
     }
 
     /// The definition of a pipeline with this statement, in this order.
     fn definition(&self, statement: &str) -> Result<PipelineDefinition> {
-        let PipelineDefinition { text, statement, .. } = parsed(statement)?;
+        let PipelineDefinition { text, .. } = parsed(statement).map_err(|error| Error::internal(error.message()))?;
         let Some(start) = statement.strip_suffix(&text) else {
             return Err(Error::internal("a statement does not end with its query"));
         };
         // The query may end with a comment.
-        parsed(&format!("{start}{}\n{text}\n{}", self.before, self.after))
+        let text = format!("{start}{}\n{text}\n{}", self.before, self.after);
+        parsed(&text).map_err(|error| self.failed(Refusal::Placed(error)))
+    }
+
+    /// Why a pipeline has no such order.
+    fn failed(&self, refusal: Refusal) -> Error {
+        let error = match refusal {
+            Refusal::Whole(error) => error,
+            Refusal::Placed(error) => {
+                let kind = if error.is_shortage() { ErrorKind::Exhausted } else { ErrorKind::Invalid };
+                let placed = Error::new(kind, error.message());
+                match error.hint() {
+                    Some(hint) => placed.with_hint(hint),
+                    None => placed,
+                }
+            }
+        };
+        let message = format!("the samples cannot be {}: {}", self.done, error.message());
+        error.with_message(message)
     }
 }
 
@@ -87,7 +89,8 @@ impl Session {
     /// The pipeline that has the samples of `pipeline` in this order, which a stage gives them.
     ///
     /// # Errors
-    /// `Invalid` for a column that has no order, and for a query that no stage can compute.
+    /// `Invalid` for a column that has no order, and for a query that no stage can compute. `Conflict` if a file that
+    /// its calls name has changed.
     pub(super) async fn ordered(&self, pipeline: &Pipeline, order: &Order) -> Result<Pipeline> {
         let definition = order.definition(pipeline.statement())?;
         let is_read = |name: &String| !pipeline.stages().iter().any(|stage| stage.name == *name);
@@ -95,35 +98,45 @@ impl Session {
         let tables = tables.map(|(name, dataset)| (name.clone(), dataset.clone())).collect();
         let state = self.catalog.state_over(&tables, &[])?;
         let compiled = Pipeline::compile(&definition, Audience::User, &tables, None, pipeline.base(), &state).await;
-        let checked = compiled.and_then(|ordered| {
-            self.table_stages(&ordered)?;
-            Ok(ordered)
-        });
-        checked.map_err(|refusal| {
-            let (message, hint) = match &refusal {
-                Refusal::Placed(error) => (error.message(), error.hint()),
-                Refusal::Whole(error) => (error.message(), error.hint()),
-            };
-            let error = Error::invalid(format!("the samples cannot be {}: {message}", order.done));
-            match hint {
-                Some(hint) => error.with_hint(hint),
-                None => error,
-            }
-        })
+        let mut ordered = compiled.map_err(|refusal| order.failed(refusal))?;
+        if ordered.files() != pipeline.files() {
+            let message = format!("a file in the calls of \"{}\" has changed since it was created", pipeline.name());
+            return Err(Error::new(ErrorKind::Conflict, message).with_hint("create the pipeline again"));
+        }
+        ordered.feed_options.on_error = order.on_error;
+        // Refuses what must not be kept.
+        self.table_stages(&ordered).map_err(|error| order.failed(Refusal::Whole(error)))?;
+        Ok(ordered)
     }
+}
+
+/// The parts of a query that sorts a pipeline's by a hash of the row's number.
+fn shuffled(pipeline: &Pipeline, seed: u64) -> (String, String) {
+    let schema = pipeline.schema();
+    let mut number = "row".to_owned();
+    while schema.fields().iter().any(|field| field.name().eq_ignore_ascii_case(&number)) {
+        number.push('_');
+    }
+    let columns: Vec<String> = schema.fields().iter().map(|field| quoted(field.name())).collect();
+    let columns = columns.join(", ");
+    // SQL has no literal of the least integer.
+    let (most, seed) = (i64::MAX, (seed as i64).max(-i64::MAX));
+    let before = format!("SELECT {columns} FROM (SELECT *, row_number() OVER () AS \"{number}\" FROM (");
+    (before, format!(")) ORDER BY hash_bucket(\"{number}\", buckets => {most}, seed => {seed})"))
 }
 
 /// The keys of ORDER BY.
 fn keys(pipeline: &Pipeline, columns: &str) -> Result<String> {
     let schema = pipeline.schema();
+    let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
     let keys = columns.split(',').map(|key| {
         let key = key.trim();
         let (name, direction) = match key.rsplit_once(char::is_whitespace) {
+            _ if names.contains(&key) => (key, ""),
             Some((name, word)) if word.eq_ignore_ascii_case("asc") => (name.trim_end(), ""),
             Some((name, word)) if word.eq_ignore_ascii_case("desc") => (name.trim_end(), " DESC"),
             _ => (key, ""),
         };
-        let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
         if !names.contains(&name) {
             let unknown = Error::invalid(format!("\"sort_by\" names the column \"{name}\", which is not there"));
             return Err(unknown.with_hint(match forebay_diagnostics::nearest(name, names.iter().copied()) {
@@ -140,10 +153,9 @@ fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-fn parsed(statement: &str) -> Result<PipelineDefinition> {
-    let mut statements = forebay_sql::parse(statement).map_err(|error| Error::internal(error.message()))?;
-    match (statements.pop(), statements.is_empty()) {
-        (Some(Statement::CreatePipeline(definition)), true) => Ok(definition),
-        _ => Err(Error::internal("a pipeline's statement is not its CREATE PIPELINE")),
+fn parsed(statement: &str) -> std::result::Result<PipelineDefinition, forebay_sql::Error> {
+    match forebay_sql::parse(statement)?.pop() {
+        Some(Statement::CreatePipeline(definition)) => Ok(definition),
+        _ => Err(forebay_sql::Error::new("it is not the text of a pipeline")),
     }
 }

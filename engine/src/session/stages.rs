@@ -109,6 +109,12 @@ impl Session {
         if pipeline.artifacts() == Some(&found) {
             return Ok(None);
         }
+        for (stage, artifact, _) in &artifacts {
+            let bad_rows = artifact.manifest().bad_rows;
+            if bad_rows > 0 {
+                tracing::warn!(pipeline = pipeline.name(), stage = stage.name, bad_rows, "a stage leaves out bad rows");
+            }
+        }
         let mut results = StageResults { artifacts: found, ..StageResults::default() };
         for (stage, _, (table, row)) in artifacts {
             let name = stage.name.clone();
@@ -143,8 +149,8 @@ impl Session {
             )
             .with_hint("run it where stages may run: without the option \"no_precompute\""));
         }
+        let _running = self.stage_progress.begin(name, stage_name).await;
         tracing::info!(pipeline = name, stage = stage_name, fingerprint = stage.fingerprint, "running a stage");
-        let _running = self.stage_progress.begin(name, stage_name);
         let artifact = self.keeper().make(stage, &self.stage_progress).await;
         let artifact = artifact.map_err(|error| of_stage(pipeline, stage, &error))?;
         let (rows, bytes) = extent(&artifact);

@@ -299,3 +299,33 @@ def test_what_cannot_be_sorted_is_refused(session, tmp_path, options, phrase):
     with pytest.raises(forebay.Error, match=phrase):
         query.materialize(tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_jobs_on_error_holds_for_the_stage_that_sorts(session, tmp_path):
+    (tmp_path / "a.csv").write_text("n,m\n3,3\n1,x\n2,2\n")
+    session.sql(f"CREATE EXTERNAL TABLE a (n BIGINT, m BIGINT) STORED AS CSV LOCATION '{tmp_path}/a.csv'")
+    query = session.sql("SELECT n, m FROM a")
+    with pytest.raises(forebay.Error, match="row 1: "):
+        query.materialize(tmp_path / "raised", sort_by="n")
+    done = query.materialize(tmp_path / "skipped", sort_by="n", on_error="skip")
+    assert read_parquet(done).to_pydict() == {"n": [2, 3], "m": [2, 3]}
+
+
+def test_a_file_that_changed_since_a_pipeline_was_made_is_not_read_anew(session, tmp_path):
+    (tmp_path / "words.txt").write_text("a\nb\n")
+    query = session.sql(f"SELECT n, vocab_apply('b', '{tmp_path}/words.txt') AS place FROM t")
+    (tmp_path / "words.txt").write_text("b\na\n")
+    with pytest.raises(forebay.Error, match="has changed since it was created"):
+        query.materialize(tmp_path / "out", sort_by="n")
+
+
+def test_columns_of_any_name_are_sorted_by(session, tmp_path):
+    session.table(pa.table({"row": [2, 1, 3], "price desc": [1, 3, 2], 'a "b"': ["x", "z", "y"]}), name="odd")
+    query = session.sql("SELECT * FROM odd")
+    for number, (key, expected) in enumerate({"price desc": [1, 2, 3], "price desc DESC": [3, 2, 1]}.items()):
+        done = query.materialize(tmp_path / str(number), sort_by=key)
+        assert read_parquet(done)["price desc"].to_pylist() == expected
+    done = query.materialize(tmp_path / "quoted", sort_by='a "b"')
+    assert read_parquet(done)['a "b"'].to_pylist() == ["x", "y", "z"]
+    done = query.materialize(tmp_path / "shuffled", global_shuffle=True)
+    assert sorted(read_parquet(done)["row"].to_pylist()) == [1, 2, 3]
