@@ -56,6 +56,8 @@ pub(crate) struct StageResults {
     pub(crate) values: BTreeMap<String, StageValue>,
     /// The folders of the artifacts, and the numbers of their commits.
     pub(crate) artifacts: Vec<(String, u64)>,
+    /// The rows that the stages have left out.
+    pub(crate) bad_rows: u64,
 }
 
 /// The value of a stage.

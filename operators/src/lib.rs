@@ -85,6 +85,7 @@ pub mod descriptor;
 mod digests;
 pub mod files;
 pub mod fits;
+mod float_key;
 mod hash_bucket;
 mod hash_split;
 pub mod image_chain;
@@ -131,6 +132,7 @@ pub use descriptor::{
     ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, ParameterKind, Pixels, ReducedDecode, Rows,
     STEP_ARGUMENT, SizeRatio, TypeClass,
 };
+pub use float_key::float_key;
 pub use json::json_access;
 pub use keep_position::KEEP_POSITION;
 pub use keyed::{Draws, KEY_ARGUMENTS, random_key, shared_site};

@@ -21,11 +21,13 @@ use datafusion::optimizer::optimizer::{ApplyOrder, Optimizer, OptimizerRule};
 use datafusion::physical_expr::create_physical_expr;
 use forebay_operators::{checked_arithmetic, checked_sum};
 
-/// The rules of the optimizer, for every session that runs pipelines: DataFusion's, after the one that checks
-/// arithmetic. Pass them to `SessionStateBuilder::with_optimizer_rules`.
+use crate::float_keys::FloatKeys;
+
+/// The rules of the optimizer, for every session that runs pipelines: DataFusion's, after those that check arithmetic
+/// and make keys of floats. Pass them to `SessionStateBuilder::with_optimizer_rules`.
 pub fn optimizer_rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
     let mut rules = Optimizer::new().rules;
-    rules.insert(0, Arc::new(CheckedArithmetic));
+    rules.splice(0..0, [Arc::new(CheckedArithmetic) as Arc<dyn OptimizerRule + Send + Sync>, Arc::new(FloatKeys)]);
     rules
 }
 

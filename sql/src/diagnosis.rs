@@ -187,7 +187,9 @@ fn same_names(name: Option<&str>) -> Error {
         Some(name) => Error::new(format!("two columns are named \"{name}\"")),
         None => Error::new("two columns of a SELECT have the same name"),
     };
-    error.with_hint("rename one of them: `expression AS name`")
+    error.with_hint(
+        "rename one of them: `expression AS name`; a cast has its column's name: write it in a subquery of FROM",
+    )
 }
 
 fn quoted<'a>(message: &'a str, before: &str, after: &str) -> Option<&'a str> {

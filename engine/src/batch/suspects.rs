@@ -110,7 +110,7 @@ fn suspects(message: &str, plan: &LogicalPlan) -> PlanResult<Vec<String>> {
         for expr in node.expressions() {
             expr.apply(|expr| {
                 if failed.may_be(expr, &schema)? {
-                    let text = text(expr)?;
+                    let text = text(expr);
                     if !texts.contains(&text) {
                         texts.push(text);
                     }
@@ -123,11 +123,12 @@ fn suspects(message: &str, plan: &LogicalPlan) -> PlanResult<Vec<String>> {
     Ok(texts)
 }
 
-/// An expression as SQL.
-fn text(expr: &Expr) -> PlanResult<String> {
-    let text = Unparser::default().with_pretty(true).expr_to_sql(expr)?.to_string();
-    Ok(match text.char_indices().nth(CHARS_MAX) {
+/// An expression as SQL, or in DataFusion's words if SQL has no type of that kind.
+fn text(expr: &Expr) -> String {
+    let sql = Unparser::default().with_pretty(true).expr_to_sql(expr);
+    let text = sql.map_or_else(|_| expr.to_string(), |sql| sql.to_string());
+    match text.char_indices().nth(CHARS_MAX) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text,
-    })
+    }
 }

@@ -92,8 +92,9 @@ pub(crate) fn resolved(plan: LogicalPlan) -> Result<LogicalPlan> {
 /// A hash of a query, by its plan as it was planned, and as it was cut.
 pub(crate) fn query_fingerprint(planned: &LogicalPlan, feed: &LogicalPlan) -> Result<String> {
     let fingerprint = fingerprint(planned)?;
-    // Keys of -0 and 0 used to differ: tokens of such feeds are those of other samples.
-    Ok(if join::looks_up_floats(feed)? { format!("{fingerprint} one zero") } else { fingerprint })
+    // -0 and 0 used to differ, as did NaNs of both signs: tokens of such feeds are those of other samples.
+    let are_keys = join::looks_up_floats(feed)? || forebay_sql::tells_floats_apart(feed)?;
+    Ok(if are_keys { format!("{fingerprint} float keys") } else { fingerprint })
 }
 
 /// What a stage keeps for later epochs.

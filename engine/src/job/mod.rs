@@ -82,7 +82,14 @@ impl Job {
         let plan = JobPlan::new(core, &sample, file_size.unwrap_or(1));
         let fingerprint = fingerprint(&feed, &format, &partitions.names());
         let id = job_id(&fingerprint, &plan);
-        let state = artifact::Job::open(&core.stores, url, &id).await?;
+        let mut state = artifact::Job::open(&core.stores, url, &id).await?;
+        if let JobState::Committed(artifact) = &state
+            && let Some(file) = artifact.missing_file().await?
+        {
+            tracing::warn!(url = artifact.url(), file, "a file of these samples is lost: all are written again");
+            artifact.retire().await?;
+            state = artifact::Job::open(&core.stores, url, &id).await?;
+        }
         let most = usize::try_from(memory_limit_bytes / file_memory_bytes(core)).unwrap_or(usize::MAX);
         let writers = core.executor.threads().min(most).max(1);
         let files = JobFiles::new(feed, format, partitions, plan, id);

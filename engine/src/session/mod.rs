@@ -31,7 +31,7 @@ use tokio::sync::Semaphore;
 pub use builder::SessionBuilder;
 pub use catalog::Broken;
 use catalog::Catalog;
-use forebay_protocol::{CacheMode, FeedOptions, FeedSettings};
+use forebay_protocol::{CacheMode, FeedOptions, FeedSettings, OnError};
 pub use outputs::Output;
 use piece_caches::PieceCaches;
 pub(crate) use statements::misplaced;
@@ -203,6 +203,13 @@ impl Session {
             let stages: Vec<&str> = pipeline.stages().iter().map(|stage| stage.name.as_str()).collect();
             let message = format!("\"{}\" cannot be opened before {} have run", pipeline.name(), stages.join(", "));
             return Err(Error::new(ErrorKind::Conflict, message).with_hint("prepare the pipeline first"));
+        }
+        let left_out = pipeline.results().map_or(0, |results| results.bad_rows);
+        if left_out > 0 && settings.on_error == OnError::Raise {
+            let (name, error) = (pipeline.name(), ErrorKind::Data);
+            let message = format!("the stages of \"{name}\" have left out {left_out} rows that cannot be read");
+            return Err(Error::new(error, message)
+                .with_hint("set on_error in the pipeline's WITH: its stages follow that, and not on_error of a feed"));
         }
         let pieces = match cache {
             CacheMode::Source => Some(self.piece_caches.of_root(root)?),

@@ -1,5 +1,9 @@
 //! Pipelines whose samples a job writes in an order of its own: `sort_by` and `global_shuffle`.
 
+use datafusion::sql::sqlparser::ast::Expr as SqlExpr;
+use datafusion::sql::sqlparser::dialect::GenericDialect;
+use datafusion::sql::sqlparser::parser::Parser;
+use datafusion::sql::sqlparser::tokenizer::Token;
 use forebay_protocol::{FeedOptions, JobOptions, OnError};
 use forebay_sql::{PipelineDefinition, Statement};
 
@@ -125,26 +129,33 @@ fn shuffled(pipeline: &Pipeline, seed: u64) -> (String, String) {
     (before, format!(")) ORDER BY hash_bucket(\"{number}\", buckets => {most}, seed => {seed})"))
 }
 
-/// The keys of ORDER BY.
+/// The keys of ORDER BY, with quoted names.
 fn keys(pipeline: &Pipeline, columns: &str) -> Result<String> {
+    let hint = "write columns as in ORDER BY: label, price DESC NULLS LAST";
+    let keys = Parser::new(&GenericDialect).try_with_sql(columns).and_then(|mut parser| {
+        let keys = parser.parse_comma_separated(Parser::parse_order_by_expr)?;
+        parser.expect_token(&Token::EOF).map(|_| keys)
+    });
+    let unreadable = |why: &str| Error::invalid(format!("\"sort_by\" cannot be \"{columns}\": {why}")).with_hint(hint);
+    let keys = keys.map_err(|error| unreadable(&forebay_diagnostics::plain_message(&error.to_string())))?;
     let schema = pipeline.schema();
     let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
-    let keys = columns.split(',').map(|key| {
-        let key = key.trim();
-        let (name, direction) = match key.rsplit_once(char::is_whitespace) {
-            _ if names.contains(&key) => (key, ""),
-            Some((name, word)) if word.eq_ignore_ascii_case("asc") => (name.trim_end(), ""),
-            Some((name, word)) if word.eq_ignore_ascii_case("desc") => (name.trim_end(), " DESC"),
-            _ => (key, ""),
+    let keys = keys.into_iter().map(|key| {
+        let SqlExpr::Identifier(written) = &key.expr else {
+            return Err(unreadable(&format!("{} is no column", key.expr)));
         };
-        if !names.contains(&name) {
-            let unknown = Error::invalid(format!("\"sort_by\" names the column \"{name}\", which is not there"));
-            return Err(unknown.with_hint(match forebay_diagnostics::nearest(name, names.iter().copied()) {
-                Some(nearest) => format!("did you mean \"{nearest}\"?"),
-                None => format!("its columns are {}", names.join(", ")),
-            }));
-        }
-        Ok(format!("{}{direction}", quoted(name)))
+        let is_it = |name: &&&str| **name == written.value;
+        let is_like = |name: &&&str| written.quote_style.is_none() && name.eq_ignore_ascii_case(&written.value);
+        let Some(name) = names.iter().find(is_it).or_else(|| names.iter().find(is_like)) else {
+            let unknown = format!("\"sort_by\" names the column \"{}\", which is not there", written.value);
+            return Err(Error::invalid(unknown).with_hint(
+                match forebay_diagnostics::nearest(&written.value, names.iter().copied()) {
+                    Some(nearest) => format!("did you mean \"{nearest}\"?"),
+                    None => format!("its columns are {}", names.join(", ")),
+                },
+            ));
+        };
+        Ok(format!("{}{}", quoted(name), key.options))
     });
     Ok(keys.collect::<Result<Vec<_>>>()?.join(", "))
 }

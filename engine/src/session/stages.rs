@@ -115,7 +115,8 @@ impl Session {
                 tracing::warn!(pipeline = pipeline.name(), stage = stage.name, bad_rows, "a stage leaves out bad rows");
             }
         }
-        let mut results = StageResults { artifacts: found, ..StageResults::default() };
+        let bad_rows = artifacts.iter().map(|(_, artifact, _)| artifact.manifest().bad_rows).sum();
+        let mut results = StageResults { artifacts: found, bad_rows, ..StageResults::default() };
         for (stage, _, (table, row)) in artifacts {
             let name = stage.name.clone();
             match row {
@@ -163,7 +164,7 @@ impl Session {
             return Ok(Vec::new());
         }
         let mut planner = without_tables(self.catalog.state());
-        // It compares NaN and zeros of both signs as they arrive.
+        // It compares floats of groups as they arrive.
         planner.config_mut().options_mut().optimizer.enable_topk_aggregation = false;
         let on_error = pipeline.feed_options().on_error.unwrap_or_default();
         let stages = pipeline.stages().iter().map(|stage| {

@@ -119,7 +119,7 @@ declare_options! {
         /// Whether to write the samples in a random order of all rows, by seed; shuffle mixes the rows of a window.
         global_shuffle: bool = { kind: OptionKind::Switch, default: Some("false"), guide: Some(JOBS), }
 
-        /// Columns to sort the samples by, each ascending unless DESC follows, such as label,price DESC.
+        /// Columns to sort the samples by, as in ORDER BY, such as label, price DESC.
         sort_by: String = { kind: OptionKind::Columns, guide: Some(JOBS), }
     }
 

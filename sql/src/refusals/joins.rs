@@ -98,7 +98,10 @@ impl Search<'_> {
             Join::Right(constraint) | Join::RightOuter(constraint) | Join::FullOuter(constraint) => {
                 keeps_right(constraint)
             }
-            _ => Some(("there is no such join", "joins are JOIN, LEFT, RIGHT, FULL and CROSS JOIN, and SEMI and ANTI")),
+            _ => Some((
+                "there is no such join",
+                "joins are JOIN, LEFT JOIN, RIGHT JOIN, FULL JOIN, CROSS JOIN, LEFT SEMI JOIN and LEFT ANTI JOIN",
+            )),
         };
         if let Some((message, hint)) = refused {
             self.refuse_before(join.relation.span(), &["JOIN"], message, hint);

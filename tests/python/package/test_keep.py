@@ -285,7 +285,9 @@ def test_all_samples_are_shuffled(session, tmp_path):
     "options, phrase",
     [
         ({"sort_by": "m"}, 'the column "m", which is not there'),
-        ({"sort_by": "n,"}, 'the column "", which is not there'),
+        ({"sort_by": "n,"}, '"sort_by" cannot be "n,": expected'),
+        ({"sort_by": "n + 1"}, '"sort_by" cannot be "n . 1": n . 1 is no column'),
+        ({"sort_by": "n s"}, '"sort_by" cannot be "n s"'),
         ({"sort_by": "n", "shuffle": True}, '"sort_by" and "shuffle" exclude each other'),
         ({"sort_by": "n", "bucket_by_length": "s"}, '"sort_by" and "bucket_by_length" exclude each other'),
         ({"sort_by": "n", "global_shuffle": True}, '"sort_by" and "global_shuffle" exclude each other'),
@@ -322,10 +324,21 @@ def test_a_file_that_changed_since_a_pipeline_was_made_is_not_read_anew(session,
 def test_columns_of_any_name_are_sorted_by(session, tmp_path):
     session.table(pa.table({"row": [2, 1, 3], "price desc": [1, 3, 2], 'a "b"': ["x", "z", "y"]}), name="odd")
     query = session.sql("SELECT * FROM odd")
-    for number, (key, expected) in enumerate({"price desc": [1, 2, 3], "price desc DESC": [3, 2, 1]}.items()):
+    orders = {'"price desc"': [1, 2, 3], 'ROW desc,"price desc" DESC': [2, 1, 3], "row DESC NULLS FIRST": [2, 1, 3]}
+    for number, (key, expected) in enumerate(orders.items()):
         done = query.materialize(tmp_path / str(number), sort_by=key)
         assert read_parquet(done)["price desc"].to_pylist() == expected
-    done = query.materialize(tmp_path / "quoted", sort_by='a "b"')
+    done = query.materialize(tmp_path / "quoted", sort_by='"a ""b"""')
     assert read_parquet(done)['a "b"'].to_pylist() == ["x", "y", "z"]
     done = query.materialize(tmp_path / "shuffled", global_shuffle=True)
     assert sorted(read_parquet(done)["row"].to_pylist()) == [1, 2, 3]
+
+
+def test_samples_whose_file_is_lost_are_written_again(session, tmp_path):
+    query = session.sql("SELECT n FROM t")
+    done = query.materialize(tmp_path / "out", file_size=1, window_rows=100)
+    (tmp_path / "out" / done.files[0]).unlink()
+    again = query.materialize(tmp_path / "out", file_size=1, window_rows=100)
+    assert not again.found and again.job == done.job
+    assert read_parquet(again)["n"].to_pylist() == [*range(1000)]
+    assert values(again.table().load(format="numpy"), "n") == [*range(1000)]

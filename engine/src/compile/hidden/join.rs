@@ -4,10 +4,8 @@ use std::sync::Arc;
 
 use datafusion::common::plan_datafusion_err;
 use datafusion::error::Result;
-use datafusion::logical_expr::{
-    self as plan, Expr, ExprSchemable, Filter, LogicalPlan, Operator, Projection, binary_expr,
-};
-use datafusion::scalar::ScalarValue;
+use datafusion::logical_expr::{self as plan, Expr, ExprSchemable, Filter, LogicalPlan, Projection};
+use forebay_operators::float_key;
 
 use super::layers::Layers;
 use crate::compile::change::Change;
@@ -39,8 +37,8 @@ pub(super) fn weave(
     let mut right_keys = Vec::with_capacity(keys.len());
     for (index, (left, right)) in keys.into_iter().enumerate() {
         let name = format!("{JOIN_KEY}_{index}");
-        exprs.push(one_zero(layers.expr(left, &input)?, &input)?.alias(&name));
-        right_keys.push(one_zero(right_layers.expr(right, &plan)?, &plan)?.alias(&name));
+        exprs.push(of_bytes(layers.expr(left, &input)?, &input)?.alias(&name));
+        right_keys.push(of_bytes(right_layers.expr(right, &plan)?, &plan)?.alias(&name));
     }
     exprs.extend(hidden_columns(&input)?);
     let input = LogicalPlan::Projection(Projection::try_new(exprs, Arc::new(input))?);
@@ -62,11 +60,7 @@ pub(super) fn weave(
     }
 }
 
-/// A key in which -0 is 0, as in DataFusion's joins: keys are compared by their bytes.
-fn one_zero(key: Expr, input: &LogicalPlan) -> Result<Expr> {
-    let data_type = key.get_type(input.schema())?;
-    match data_type.is_floating() {
-        true => Ok(binary_expr(key, Operator::Plus, Expr::Literal(ScalarValue::new_zero(&data_type)?, None))),
-        false => Ok(key),
-    }
+/// A key whose bytes are equal if its values are: they are compared.
+fn of_bytes(key: Expr, input: &LogicalPlan) -> Result<Expr> {
+    Ok(if key.get_type(input.schema())?.is_floating() { float_key(key) } else { key })
 }
