@@ -1,8 +1,8 @@
 //! Floats as keys.
 //!
-//! DataFusion compares floats by their bits in sorts, in windows, in DISTINCT, in long lists of IN and elsewhere. There,
-//! 0 and -0 are two values, and so are NaNs of both signs: 0.0 / 0 is negative on x86 processors. [`float_key`] makes
-//! one value of each pair.
+//! DataFusion compares floats by their bits in sorts, windows and DISTINCT, in long lists of IN, and elsewhere. There,
+//! 0 and -0 are two values. So are NaNs of both signs: 0.0 / 0 is negative on x86 processors. [`float_key`] makes one
+//! value of each pair.
 
 use std::sync::Arc;
 

@@ -338,8 +338,8 @@ class Pipeline(Loads, Looks):
         - `file_size` ("64MiB"): size of a file's samples in memory; a file holds at least one window.
         - `compression`: compression of the files; the format's own by default.
         - `partition_by`: column or columns whose values become names of folders, such as `dt=2026-01-01`.
-        - `global_shuffle` (False): whether to write the samples in a random order of all rows, by `seed`; `shuffle` mixes
-          the rows of a window.
+        - `global_shuffle` (False): whether to write the samples in a random order of all rows, by `seed`; `shuffle`
+          mixes the rows of a window.
         - `sort_by`: column or columns to sort the samples by, as in ORDER BY: "price DESC".
 
         `progress` is called about every second with a `JobProgress`: files, samples and bytes.
