@@ -146,7 +146,9 @@ impl Pipeline {
         // Hash the plan, not the text, because the same query written differently has the same samples. Hash it before
         // it is resolved, because resolving numbers subqueries in its own order. Hash it last, because its errors have
         // no place in the text, unlike the errors of the checks above.
-        let fingerprint = compile::query_fingerprint(&planned, &plan)?;
+        // And without the values of stages, which are not known everywhere.
+        let feed = cut.with_values(&|_| None).map_err(crate::Error::from)?;
+        let fingerprint = compile::query_fingerprint(&planned, &feed)?;
         let files = compile::files(&planned).map_err(crate::Error::from)?;
         Ok(Self {
             name: definition.name.clone(),

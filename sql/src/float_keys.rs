@@ -1,9 +1,13 @@
-//! Floats of which 0 and -0, and all NaNs, are one value wherever values are told apart: see [`float_key`].
+//! Floats of which 0 and -0, and all NaNs, are one value where DataFusion compares bits: see [`float_key`].
 //!
-//! DataFusion does so for 0 in comparisons, in GROUP BY and in joins, and nowhere else.
+//! These are sorts, windows, aggregates with DISTINCT, IN, CASE with an operand, and `nullif`. In comparisons, groups
+//! and joins, DataFusion itself takes -0 for 0, and NaNs have signs.
 
+use std::collections::HashSet;
+
+use datafusion::arrow::datatypes::DataType;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::common::{DFSchema, Result};
+use datafusion::common::{DFSchema, Result, ScalarValue};
 use datafusion::logical_expr::expr::{AggregateFunction, Case, InList, ScalarFunction, WindowFunction};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::utils::merge_schema;
@@ -30,24 +34,20 @@ impl OptimizerRule for FloatKeys {
             [] => plan.schema().as_ref().clone(),
             inputs => merge_schema(inputs),
         };
-        // Those of an aggregate are its groups, those of a join are its keys and its condition.
-        let are_keys = matches!(plan, LogicalPlan::Aggregate(_) | LogicalPlan::Sort(_) | LogicalPlan::Join(_));
+        // DataFusion makes groups of the values.
+        let are_groups = matches!(&plan, LogicalPlan::Aggregate(aggregate) if is_of_one_distinct(&aggregate.aggr_expr));
+        if are_groups {
+            return Ok(Transformed::no(plan));
+        }
+        let is_sort = matches!(plan, LogicalPlan::Sort(_));
         let names = NamePreserver::new(&plan);
-        let keyed = |expr: Expr| {
+        plan.map_expressions(|expr| {
             let name = names.save(&expr);
             let within = keys_within(expr, &schema)?;
-            let whole = match within.data {
-                expr if are_keys && !is_aggregate(&expr) => key(expr, &schema)?,
-                expr => Transformed::no(expr),
-            };
+            let whole = if is_sort { key(within.data, &schema)? } else { Transformed::no(within.data) };
             let is_changed = within.transformed || whole.transformed;
             let expr = if is_changed { name.restore(whole.data) } else { whole.data };
             Ok(Transformed::new(expr, is_changed, TreeNodeRecursion::Continue))
-        };
-        plan.map_expressions(|expr| match expr {
-            // Its parts have names, and it must stay what it is.
-            Expr::GroupingSet(_) => expr.map_children(keyed),
-            expr => keyed(expr),
         })
     }
 }
@@ -68,24 +68,33 @@ pub fn tells_floats_apart(plan: &LogicalPlan) -> Result<bool> {
     })
 }
 
-fn is_aggregate(expr: &Expr) -> bool {
-    match expr {
-        Expr::Alias(alias) => is_aggregate(&alias.expr),
-        expr => matches!(expr, Expr::AggregateFunction(_)),
-    }
+/// Whether DataFusion's optimizer makes groups of the only values that are distinct in these aggregates.
+fn is_of_one_distinct(aggregates: &[Expr]) -> bool {
+    let mut distinct = HashSet::new();
+    let are_simple = aggregates.iter().all(|expr| match expr {
+        Expr::AggregateFunction(AggregateFunction { func, params }) => {
+            distinct.extend(params.args.iter().filter(|_| params.distinct));
+            let is_simple = params.distinct || ["sum", "min", "max"].contains(&func.name());
+            is_simple && params.filter.is_none() && params.order_by.is_empty()
+        }
+        _ => false,
+    });
+    are_simple && distinct.len() == 1
 }
 
 /// Makes keys of the floats that an expression tells apart.
 fn keys_within(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
     expr.transform_up(|expr| match expr {
-        Expr::InList(InList { expr, list, negated }) => {
+        Expr::InList(InList { expr, list, negated }) if list.iter().any(has_many_forms) => {
             let expr = key(*expr, schema)?;
             let list = keys(list, schema)?;
             let is_changed = expr.transformed || list.transformed;
             let expr = Expr::InList(InList { expr: Box::new(expr.data), list: list.data, negated });
             Ok(Transformed::new(expr, is_changed, TreeNodeRecursion::Continue))
         }
-        Expr::Case(Case { expr: Some(operand), when_then_expr, else_expr }) => {
+        Expr::Case(Case { expr: Some(operand), when_then_expr, else_expr })
+            if when_then_expr.iter().any(|(when, _)| has_many_forms(when)) =>
+        {
             let operand = key(*operand, schema)?;
             let (whens, thens): (Vec<_>, Vec<_>) = when_then_expr.into_iter().map(|(when, then)| (*when, then)).unzip();
             let whens = keys(whens, schema)?;
@@ -94,7 +103,9 @@ fn keys_within(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
             let expr = Expr::Case(Case { expr: Some(Box::new(operand.data)), when_then_expr, else_expr });
             Ok(Transformed::new(expr, is_changed, TreeNodeRecursion::Continue))
         }
-        Expr::ScalarFunction(ScalarFunction { func, args }) if func.name() == "nullif" => {
+        Expr::ScalarFunction(ScalarFunction { func, args })
+            if func.name() == "nullif" && args.last().is_some_and(has_many_forms) =>
+        {
             keys(args, schema)?.map_data(|args| Ok(Expr::ScalarFunction(ScalarFunction { func, args })))
         }
         Expr::AggregateFunction(AggregateFunction { func, mut params }) if params.distinct => {
@@ -133,6 +144,17 @@ fn keys_within(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
         }
         other => Ok(Transformed::no(other)),
     })
+}
+
+/// Whether an expression may be a float that equals others with other bits.
+fn has_many_forms(expr: &Expr) -> bool {
+    match expr {
+        Expr::Literal(value, _) => match value.cast_to(&DataType::Float64) {
+            Ok(ScalarValue::Float64(Some(x))) => x.is_nan() || x == 0.0,
+            _ => false,
+        },
+        _ => true,
+    }
 }
 
 fn keys(exprs: Vec<Expr>, schema: &DFSchema) -> Result<Transformed<Vec<Expr>>> {

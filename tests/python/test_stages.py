@@ -36,6 +36,7 @@ TIES = {
     "listed": "SELECT shop, array_agg(id ORDER BY amount % 5) AS ids FROM sales WHERE id < 9000 GROUP BY shop",
     "some": "SELECT id FROM (SELECT id FROM sales WHERE amount % 2 = 0 LIMIT 500) UNION ALL SELECT size FROM shops",
     "looked_up": "SELECT s.id, c.n FROM sales s LEFT JOIN (SELECT shop, count(*) AS n FROM sales GROUP BY shop) c ON c.shop = s.shop",
+    "divided": "SELECT id, price / nullif((SELECT stddev(price) FROM sales), 0.0) AS p FROM sales",
     "valued": "SELECT id, price - (SELECT avg(price) FROM sales) AS p FROM sales WHERE amount > (SELECT avg(size) FROM shops)",
 }
 
@@ -157,7 +158,7 @@ def test_a_cluster_gives_the_same_samples(folder, tmp_path):
 
     root = tmp_path / "root"
     with Server(folder / "all.sql", "--root", root, "--workers", "2") as server:
-        for name in ["tied", "looked_up", "valued", "floats"]:
+        for name in ["tied", "looked_up", "valued", "divided", "floats"]:
             there = samples("--connect", server.uri, "--pipeline", name)
             assert there == samples("all.sql", "--pipeline", name, "--root", root), name
 

@@ -82,14 +82,7 @@ impl Job {
         let plan = JobPlan::new(core, &sample, file_size.unwrap_or(1));
         let fingerprint = fingerprint(&feed, &format, &partitions.names());
         let id = job_id(&fingerprint, &plan);
-        let mut state = artifact::Job::open(&core.stores, url, &id).await?;
-        if let JobState::Committed(artifact) = &state
-            && let Some(file) = artifact.missing_file().await?
-        {
-            tracing::warn!(url = artifact.url(), file, "a file of these samples is lost: all are written again");
-            artifact.retire().await?;
-            state = artifact::Job::open(&core.stores, url, &id).await?;
-        }
+        let state = artifact::Job::open(&core.stores, url, &id).await?;
         let most = usize::try_from(memory_limit_bytes / file_memory_bytes(core)).unwrap_or(usize::MAX);
         let writers = core.executor.threads().min(most).max(1);
         let files = JobFiles::new(feed, format, partitions, plan, id);
@@ -112,12 +105,25 @@ impl Job {
     }
 
     /// Writes the files that are missing, and commits. If another process works on the job, waits until that has
-    /// finished or is silent for 30 seconds.
+    /// finished or is silent for 30 seconds. If the job is done and a file has been lost since, writes all files again.
     ///
     /// # Errors
     /// Errors of reading, computing and writing. What is written stays, and the next run resumes from it.
     pub async fn run(&self, progress: &JobProgress) -> Result<Materialized> {
-        let (job, held) = match claim(self.stores(), &self.state, self.id(), |waits| progress.set_waits(waits)).await? {
+        let again = match &self.state {
+            JobState::Committed(artifact) => match artifact.missing_file().await? {
+                Some(file) => {
+                    let url = artifact.url();
+                    tracing::warn!(url, file, "a file of these samples is lost: all are written again");
+                    artifact.retire().await?;
+                    Some(artifact::Job::open(self.stores(), url, self.id()).await?)
+                }
+                None => None,
+            },
+            JobState::Open(_) => None,
+        };
+        let state = again.as_ref().unwrap_or(&self.state);
+        let (job, held) = match claim(self.stores(), state, self.id(), |waits| progress.set_waits(waits)).await? {
             Claimed::Found(artifact) => return self.found(&artifact).await,
             Claimed::Held(job, held) => (job, held),
         };

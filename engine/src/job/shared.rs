@@ -12,7 +12,7 @@ use super::files::JobFiles;
 use super::partitions::Partitions;
 use super::plan::JobPlan;
 use super::{Claimed, Job, JobProgress, Materialized, claim, file_memory_bytes, output_format, short_hash};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::feed::{CostMeter, Feed};
 
 /// What a worker needs to write files of a job, beside the feed.
@@ -70,7 +70,8 @@ impl Job {
     /// are there. If another process works on the job, waits until that has finished or is silent for 30 seconds.
     ///
     /// # Errors
-    /// Those of [`run`](Self::run) and of `write`; `Internal` if files are missing when `write` has returned.
+    /// Those of [`run`](Self::run) and of `write`; `Data` if the job is done and a file has been lost since; `Internal`
+    /// if files are missing when `write` has returned.
     pub async fn run_elsewhere<Written>(
         &self,
         progress: &JobProgress,
@@ -80,7 +81,19 @@ impl Job {
         Written: Future<Output = Result<()>>,
     {
         let (job, held) = match claim(self.stores(), &self.state, self.id(), |waits| progress.set_waits(waits)).await? {
-            Claimed::Found(artifact) => return self.found(&artifact).await,
+            Claimed::Found(artifact) => {
+                return match artifact.missing_file().await? {
+                    None => self.found(&artifact).await,
+                    Some(file) => Err(Error::new(
+                        ErrorKind::Data,
+                        format!(
+                            "\"{}\" holds the samples of this job, and its file \"{file}\" is lost",
+                            artifact.url()
+                        ),
+                    )
+                    .with_hint("remove the folder, or run the job in one process, which writes all files again")),
+                };
+            }
             Claimed::Held(job, held) => (job, held),
         };
         let work = async {

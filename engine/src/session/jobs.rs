@@ -45,7 +45,9 @@ impl Session {
         let options = JobOptions::default();
         let fingerprint = job::fingerprint(&feed, &job::output_format(&options)?, &[]);
         let catalog = Catalog::new(&self.stores, &self.root)?;
-        if let Some(artifact) = catalog.find(&fingerprint).await? {
+        if let Some(artifact) = catalog.find(&fingerprint).await?
+            && artifact.missing_file().await?.is_none()
+        {
             return Ok(Materialized::new(&artifact, true, None));
         }
         let job = Job::open(feed, &catalog.kept(&fingerprint), &options, self.memory.windows_bytes).await?;

@@ -209,7 +209,7 @@ impl Session {
             let (name, error) = (pipeline.name(), ErrorKind::Data);
             let message = format!("the stages of \"{name}\" have left out {left_out} rows that cannot be read");
             return Err(Error::new(error, message)
-                .with_hint("set on_error in the pipeline's WITH: its stages follow that, and not on_error of a feed"));
+                .with_hint("leave out on_error: the stages of a pipeline follow on_error in its WITH alone"));
         }
         let pieces = match cache {
             CacheMode::Source => Some(self.piece_caches.of_root(root)?),

@@ -129,20 +129,27 @@ fn shuffled(pipeline: &Pipeline, seed: u64) -> (String, String) {
     (before, format!(")) ORDER BY hash_bucket(\"{number}\", buckets => {most}, seed => {seed})"))
 }
 
-/// The keys of ORDER BY, with quoted names.
+/// The keys of ORDER BY, with quoted names. Each is written as there, or is the exact name of a column.
 fn keys(pipeline: &Pipeline, columns: &str) -> Result<String> {
-    let hint = "write columns as in ORDER BY: label, price DESC NULLS LAST";
+    let schema = pipeline.schema();
+    let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
+    let exact: Option<Vec<String>> =
+        columns.split(',').map(|name| names.contains(&name.trim()).then(|| quoted(name.trim()))).collect();
+    if let Some(keys) = exact {
+        return Ok(keys.join(", "));
+    }
+    let unreadable = |why: &str| {
+        Error::invalid(format!("\"sort_by\" cannot be \"{columns}\": {why}"))
+            .with_hint("write columns as in ORDER BY: label, \"a name\" DESC NULLS LAST")
+    };
     let keys = Parser::new(&GenericDialect).try_with_sql(columns).and_then(|mut parser| {
         let keys = parser.parse_comma_separated(Parser::parse_order_by_expr)?;
         parser.expect_token(&Token::EOF).map(|_| keys)
     });
-    let unreadable = |why: &str| Error::invalid(format!("\"sort_by\" cannot be \"{columns}\": {why}")).with_hint(hint);
     let keys = keys.map_err(|error| unreadable(&forebay_diagnostics::plain_message(&error.to_string())))?;
-    let schema = pipeline.schema();
-    let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
     let keys = keys.into_iter().map(|key| {
-        let SqlExpr::Identifier(written) = &key.expr else {
-            return Err(unreadable(&format!("{} is no column", key.expr)));
+        let (SqlExpr::Identifier(written), None) = (&key.expr, &key.with_fill) else {
+            return Err(unreadable(&format!("{key} is no column")));
         };
         let is_it = |name: &&&str| **name == written.value;
         let is_like = |name: &&&str| written.quote_style.is_none() && name.eq_ignore_ascii_case(&written.value);

@@ -287,6 +287,7 @@ def test_all_samples_are_shuffled(session, tmp_path):
         ({"sort_by": "m"}, 'the column "m", which is not there'),
         ({"sort_by": "n,"}, '"sort_by" cannot be "n,": expected'),
         ({"sort_by": "n + 1"}, '"sort_by" cannot be "n . 1": n . 1 is no column'),
+        ({"sort_by": "n WITH FILL"}, '"sort_by" cannot be'),
         ({"sort_by": "n s"}, '"sort_by" cannot be "n s"'),
         ({"sort_by": "n", "shuffle": True}, '"sort_by" and "shuffle" exclude each other'),
         ({"sort_by": "n", "bucket_by_length": "s"}, '"sort_by" and "bucket_by_length" exclude each other'),
@@ -324,7 +325,7 @@ def test_a_file_that_changed_since_a_pipeline_was_made_is_not_read_anew(session,
 def test_columns_of_any_name_are_sorted_by(session, tmp_path):
     session.table(pa.table({"row": [2, 1, 3], "price desc": [1, 3, 2], 'a "b"': ["x", "z", "y"]}), name="odd")
     query = session.sql("SELECT * FROM odd")
-    orders = {'"price desc"': [1, 2, 3], 'ROW desc,"price desc" DESC': [2, 1, 3], "row DESC NULLS FIRST": [2, 1, 3]}
+    orders = {"price desc": [1, 2, 3], '"price desc" DESC': [3, 2, 1], 'ROW desc,"price desc" DESC': [2, 1, 3], "row DESC NULLS FIRST": [2, 1, 3]}
     for number, (key, expected) in enumerate(orders.items()):
         done = query.materialize(tmp_path / str(number), sort_by=key)
         assert read_parquet(done)["price desc"].to_pylist() == expected
