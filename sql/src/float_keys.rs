@@ -1,7 +1,7 @@
 //! Floats of which 0 and -0, and all NaNs, are one value where DataFusion compares bits: see [`float_key`].
 //!
-//! These are sorts, windows, aggregates with DISTINCT, IN, CASE with an operand, and `nullif`. In comparisons, groups
-//! and joins, DataFusion itself takes -0 for 0, and NaNs have signs.
+//! These are windows, aggregates with DISTINCT, IN, CASE with an operand, and `nullif`. In comparisons, groups and
+//! joins, DataFusion itself takes -0 for 0, and NaNs have signs. Sorts see the bits, so that an order is complete.
 
 use std::collections::HashSet;
 
@@ -39,15 +39,11 @@ impl OptimizerRule for FloatKeys {
         if are_groups {
             return Ok(Transformed::no(plan));
         }
-        let is_sort = matches!(plan, LogicalPlan::Sort(_));
         let names = NamePreserver::new(&plan);
         plan.map_expressions(|expr| {
             let name = names.save(&expr);
-            let within = keys_within(expr, &schema)?;
-            let whole = if is_sort { key(within.data, &schema)? } else { Transformed::no(within.data) };
-            let is_changed = within.transformed || whole.transformed;
-            let expr = if is_changed { name.restore(whole.data) } else { whole.data };
-            Ok(Transformed::new(expr, is_changed, TreeNodeRecursion::Continue))
+            let keyed = keys_within(expr, &schema)?;
+            Ok(if keyed.transformed { keyed.update_data(|expr| name.restore(expr)) } else { keyed })
         })
     }
 }
