@@ -25,7 +25,7 @@ pub(super) static QUANTILE_BUCKETIZE: Fit = Fit {
         category: "number",
         summary: "Maps numbers to the index of the bucket that holds them, with buckets of equally many rows",
         parameters: &[
-            Parameter::input("x", TypeClass::Numeric, "The numbers"),
+            Parameter::input("x", TypeClass::NumericOrList, "The numbers. Unnest lists before"),
             Parameter::constant("n", ConstantKind::PositiveInteger, "The number of buckets, 65,536 at most").like("10"),
             FIT_ON,
         ],
