@@ -31,6 +31,14 @@ pub fn optimizer_rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
     rules
 }
 
+/// The columns that the expressions of a node read.
+pub(crate) fn read_schema(plan: &LogicalPlan) -> DFSchema {
+    match plan.inputs().as_slice() {
+        [] => plan.schema().as_ref().clone(),
+        inputs => merge_schema(inputs),
+    }
+}
+
 #[derive(Debug)]
 struct CheckedArithmetic;
 
@@ -44,10 +52,7 @@ impl OptimizerRule for CheckedArithmetic {
     }
 
     fn rewrite(&self, plan: LogicalPlan, _config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
-        let schema = match plan.inputs().as_slice() {
-            [] => plan.schema().as_ref().clone(),
-            inputs => merge_schema(inputs),
-        };
+        let schema = read_schema(&plan);
         let names = NamePreserver::new(&plan);
         let checked = |expr: Expr| {
             let name = names.save(&expr);

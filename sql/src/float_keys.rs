@@ -1,4 +1,4 @@
-//! Floats of which 0 and -0, and all NaNs, are one value where DataFusion compares bits: see [`float_key`].
+//! Makes 0 and -0 one value, and all NaNs another, where DataFusion compares the bits of floats: see [`float_key`].
 //!
 //! These are windows, aggregates with DISTINCT, IN, CASE with an operand, and `nullif`. In comparisons, groups and
 //! joins, DataFusion itself takes -0 for 0, and NaNs have signs. Sorts see the bits, so that an order is complete.
@@ -10,11 +10,12 @@ use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{DFSchema, Result, ScalarValue};
 use datafusion::logical_expr::expr::{AggregateFunction, Case, InList, ScalarFunction, WindowFunction};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
-use datafusion::logical_expr::utils::merge_schema;
 use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan};
 use datafusion::optimizer::OptimizerConfig;
 use datafusion::optimizer::optimizer::{ApplyOrder, OptimizerRule};
 use forebay_operators::float_key;
+
+use crate::arithmetic::read_schema;
 
 /// The rule of the optimizer that makes keys of floats. Types must be resolved.
 #[derive(Debug)]
@@ -30,20 +31,22 @@ impl OptimizerRule for FloatKeys {
     }
 
     fn rewrite(&self, plan: LogicalPlan, _config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
-        let schema = match plan.inputs().as_slice() {
-            [] => plan.schema().as_ref().clone(),
-            inputs => merge_schema(inputs),
-        };
+        let schema = read_schema(&plan);
         // DataFusion makes groups of the values.
         let are_groups = matches!(&plan, LogicalPlan::Aggregate(aggregate) if is_of_one_distinct(&aggregate.aggr_expr));
         if are_groups {
             return Ok(Transformed::no(plan));
         }
         let names = NamePreserver::new(&plan);
-        plan.map_expressions(|expr| {
+        let keyed = |expr: Expr| {
             let name = names.save(&expr);
             let keyed = keys_within(expr, &schema)?;
             Ok(if keyed.transformed { keyed.update_data(|expr| name.restore(expr)) } else { keyed })
+        };
+        plan.map_expressions(|expr| match expr {
+            // Its parts have names, and it must stay what it is.
+            Expr::GroupingSet(_) => expr.map_children(keyed),
+            expr => keyed(expr),
         })
     }
 }
@@ -54,7 +57,7 @@ impl OptimizerRule for FloatKeys {
 /// DataFusion's, for expressions without a type.
 pub fn tells_floats_apart(plan: &LogicalPlan) -> Result<bool> {
     plan.exists(|node| {
-        let schema = merge_schema(&node.inputs());
+        let schema = read_schema(node);
         for expr in node.expressions() {
             if keys_within(expr, &schema)?.transformed {
                 return Ok(true);

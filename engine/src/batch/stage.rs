@@ -53,7 +53,7 @@ pub(crate) struct TableStage {
 }
 
 impl TableStage {
-    /// The stage of a pipeline over some of `tables`, whose rows may fail to be read.
+    /// The stage of a pipeline over some of `tables`. `on_error` says what happens to rows that cannot be read.
     ///
     /// # Errors
     /// `Invalid` if it calls functions without a version, functions that depend on the order in which rows arrive, or
